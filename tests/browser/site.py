@@ -78,7 +78,7 @@ def opened(root: Path) -> Iterator[Site]:
     """`penstock up` on a data folder below `root`, with a provider `ai` that answers with hostile Markdown."""
     data, port = root / "data", free_port()
     with (
-        ProviderServer(api_key="secret-key", look=_look, answer=answer) as provider,
+        ProviderServer(api_key="secret-key", picture_answer=_look, answer=answer) as provider,
         SubsonicServer(len(PAYLOADS)) as music,
     ):
         music.library.song = song

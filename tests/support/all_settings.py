@@ -24,7 +24,7 @@ class Everything(Settings):
 def described(
     model: type[BaseModel] = Everything, prefix: str = "PENSTOCK_"
 ) -> Iterator[tuple[str, type[BaseModel], str]]:
-    """(variable, model, field) of every setting, `<NAME>` standing for a provider's name."""
+    """Yield (variable, model, field) of every setting. `<NAME>` stands for a provider's name."""
     for name, field in model.model_fields.items():
         variable = prefix + name.upper()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -36,7 +36,7 @@ def described(
 
 
 def by_default(folder: str, **given: Any) -> Settings:
-    """Settings with this data folder, whatever the caller's environment and file say."""
+    """Return settings with this data folder, independent of the caller's environment and file."""
     with patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
             del os.environ[name]

@@ -1,4 +1,4 @@
-"""Small files that take all memory, or hours, of a reader without limits."""
+"""Small files that cost a reader without limits all its memory, or hours."""
 
 import io
 import zlib
@@ -14,13 +14,13 @@ _SQUARE = b"0 0 1 1 re f\n"
 
 
 def nested_forms(path: Path) -> Path:
-    """A PDF of 2 KB whose page is `nested_forms_sheet`."""
+    """Return a PDF of 2 KB whose page is `nested_forms_sheet`."""
     path.write_bytes(pdf_bytes([nested_forms_sheet(first=5)]))
     return path
 
 
 def nested_forms_sheet(first: int, levels: int = 7, fan: int = 10) -> Sheet:
-    """A page that draws a form that draws another one `fan` times, and so on; `first`: its first object's number."""
+    """Return a page with nested forms: each draws the next one `fan` times. `first`: the number of its first object."""
     drawn = b"/Fm Do " * fan
     forms = [_form(drawn, b"/Resources<</XObject<</Fm %d 0 R>>>>" % (first + 1 + level)) for level in range(levels)]
     resources = f"/Resources<</XObject<</Fm {first} 0 R>>>>"  # the last entry of a name counts
@@ -35,18 +35,18 @@ def _form(content: bytes, more: bytes = b"") -> bytes:
 
 
 def packed_content(path: Path, megabytes: int = 60) -> Path:
-    """A PDF whose page draws very many rectangles, packed to a thousandth."""
+    """Return a PDF whose page draws very many rectangles, packed to a thousandth of their size."""
     packed = zlib.compress(_SQUARE * (megabytes * 10**6 // 13), 9)
     plain = b"<</Length 0>>stream\n\nendstream"
-    made = pdf_bytes([Sheet()])
-    assert plain in made
+    pdf = pdf_bytes([Sheet()])
+    assert plain in pdf
     body = b"<</Filter/FlateDecode/Length %d>>stream\n%s\nendstream" % (len(packed), packed)
-    path.write_bytes(made.replace(plain, body))  # Readers find the objects without the table, which is wrong now.
+    path.write_bytes(pdf.replace(plain, body))  # The table is wrong now, but readers find the objects without it.
     return path
 
 
 def many_scans(path: Path, side: int = 4000, repeats: int = 480) -> Path:
-    """A progressive JPEG that repeats its last scan, as often as readers allow: half a minute."""
+    """Return a progressive JPEG that repeats its last scan as often as readers allow, which takes half a minute."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), "grey").save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()
@@ -56,6 +56,6 @@ def many_scans(path: Path, side: int = 4000, repeats: int = 480) -> Path:
 
 
 def wide_palette(path: Path, side: int = 9400) -> Path:
-    """A PNG of 88 million pixels in a few kilobytes, with a palette and transparency."""
+    """Return a PNG of 88 million pixels in a few kilobytes, with a palette and transparency."""
     Image.new("P", (side, side)).save(path, "PNG", transparency=0, compress_level=9)
     return path

@@ -19,13 +19,13 @@ Scheme = Literal["light", "dark"]
 
 
 def executable() -> str | None:
-    """The browser of this machine."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    """Return the path of this machine's browser."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser without a window."""
+    """Open a browser without a window."""
     alone = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable(), args=[*alone, "--disable-dev-shm-usage"])
@@ -42,7 +42,7 @@ class Visit:
     wrong: list[str] = field(default_factory=list)
     """Errors of scripts, breaches of the policy, requests to others, dialogs."""
     refusals_expected: bool = False
-    """Whether answers of 400 and more, which browsers report as errors, are part of the test."""
+    """Allow answers of 400 and more, which browsers report as errors."""
 
     def watch(self) -> None:
         """Record events that must not happen."""
@@ -71,18 +71,18 @@ class Visit:
         return self.page
 
     def serious(self) -> list[str]:
-        """Obstacles for screen readers and for users with poor sight."""
-        found: dict[str, Any] = Axe().run(self.page).response
+        """Return the obstacles for screen readers and for users with poor sight."""
+        results: dict[str, Any] = Axe().run(self.page).response
         path = urlsplit(self.page.url).path
         return [
-            f"{path}: {one['id']}: {one['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}"
-            for one in found["violations"]
-            if one["impact"] in SERIOUS
-            for node in one["nodes"][:3]
+            f"{path}: {rule['id']}: {rule['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}"
+            for rule in results["violations"]
+            if rule["impact"] in SERIOUS
+            for node in rule["nodes"][:3]
         ]
 
     def too_wide(self, width: int) -> int:
-        """By how many pixels the page is wider than a window of this width."""
+        """Return by how many pixels the page is wider than a window of this width."""
         self.page.set_viewport_size({"width": width, "height": 800})
         return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
@@ -92,23 +92,23 @@ def watched(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
     """Open a separate window without the state of others, and record its errors."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     context.set_default_timeout(20_000)
-    made = Visit(context.new_page(), base)
-    made.watch()
+    visit = Visit(context.new_page(), base)
+    visit.watch()
     try:
-        yield made
+        yield visit
     finally:
         context.close()
 
 
 @contextmanager
 def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
-    """Open a separate window. Fails after an error in it."""
+    """Open a separate window. Fails at the end if it had an error."""
     with watched(browser, base, **options) as made:
         yield made
     assert not made.wrong, "\n".join(made.wrong)
 
 
 def picture(page: Page, folder: Path, name: str, scheme: Scheme) -> None:
-    """A picture of the whole page, in light or dark."""
+    """Return a picture of the whole page, in light or dark."""
     page.emulate_media(color_scheme=scheme)
     page.screenshot(path=folder / f"{name}-{scheme}.png", full_page=True)

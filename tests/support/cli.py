@@ -45,9 +45,9 @@ FAST = {
 }
 """Settings that shorten the waits of tests, and switch off parts that only some need."""
 _SETTLED_S = 20
-"""A process this old shows its own environment, if it was forked and even if the machine is busy."""
+"""At this age, even a forked process on a busy machine shows its own environment."""
 _STRANGERS: defaultdict[Path, WeakSet[psutil.Process]] = defaultdict(WeakSet)
-"""By data folder, old processes that do not work on it: looking at all of a machine's takes some milliseconds."""
+"""By data folder, old processes that do not work on it, because reading the environments of all takes milliseconds."""
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -75,18 +75,18 @@ class Cli:
     cwd: Path
     env: dict[str, str]
     forked: bool = sys.platform == "linux"
-    """Whether commands, and the stacks that they start, are forked rather than started for real; see `preloaded`."""
+    """Fork commands, and the stacks that they start, instead of starting them for real; see `preloaded`."""
 
     def at(self, cwd: Path) -> Self:
-        """The same data folder from another current folder."""
+        """Return commands on the same data folder, run in another current folder."""
         return replace(self, cwd=cwd)
 
     def real(self) -> Self:
-        """Commands and stacks as users start them."""
+        """Return commands that start programs and stacks for real, as users do."""
         return replace(self, forked=False)
 
     def using(self, **env: str | None) -> Self:
-        """The same with further environment variables; None removes one."""
+        """Return commands with further environment variables; None removes one."""
         merged = {**self.env, **env}
         return replace(self, env={name: value for name, value in merged.items() if value is not None})
 
@@ -97,10 +97,10 @@ class Cli:
         return self._fork("penstock", arguments, timeout_s, stdin)
 
     def _fork(self, program: str, arguments: Sequence[str | Path], timeout_s: float = RUN_S, stdin: str = "") -> Result:
-        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
-            given.write(stdin.encode())
-            given.seek(0)
-            process = preloaded().start(program, [*map(str, arguments)], self.env, self.cwd, given, out, err)
+        with TemporaryFile() as stdin_file, TemporaryFile() as out, TemporaryFile() as err:
+            stdin_file.write(stdin.encode())
+            stdin_file.seek(0)
+            process = preloaded().start(program, [*map(str, arguments)], self.env, self.cwd, stdin_file, out, err)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -110,7 +110,7 @@ class Cli:
             return Result(code, _written(out), _written(err))
 
     def run_all(self, commands: Iterable[Sequence[str | Path]]) -> list[Result]:
-        """Run several `penstock` commands at the same time; their results, in order."""
+        """Run several `penstock` commands at the same time. Return their results, in order."""
         return together(partial(self.run, *command) for command in commands)
 
     def python(self, script: str, *arguments: str | Path) -> Result:
@@ -139,66 +139,66 @@ class Cli:
         return Running(process, output)
 
     def _started(
-        self, arguments: Sequence[str | Path], env: dict[str, str], given: IO[bytes] | int, written: IO[bytes] | int
+        self, arguments: Sequence[str | Path], env: dict[str, str], input_: IO[bytes] | int, written: IO[bytes] | int
     ) -> subprocess.Popen[bytes] | Forked:
         words = [str(argument) for argument in arguments]
         if self.forked:
-            return preloaded().start("penstock", words, env, self.cwd, given, written, written)
+            return preloaded().start("penstock", words, env, self.cwd, input_, written, written)
         return subprocess.Popen(
             [PENSTOCK, *words],
             env=env,
             cwd=self.cwd,
-            stdin=given,
+            stdin=input_,
             stdout=written,
             stderr=written,
             start_new_session=True,
         )
 
     def terminal(self, *arguments: str | Path, columns: int = 100, rows: int = 40) -> tuple[int, str]:
-        """Run `penstock` in a terminal of this size: its exit code and all that it wrote there."""
-        ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        process = self._started(arguments, {**self.env, "TERM": "xterm-256color"}, theirs, theirs)
-        os.close(theirs)
+        """Run `penstock` in a terminal of this size. Return its exit code and its output."""
+        controller, terminal_side = os.openpty()
+        fcntl.ioctl(terminal_side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        process = self._started(arguments, {**self.env, "TERM": "xterm-256color"}, terminal_side, terminal_side)
+        os.close(terminal_side)
         written = b""
-        with suppress(OSError), os.fdopen(ours, "rb", 0) as terminal:  # the last reader gets EIO
+        with suppress(OSError), os.fdopen(controller, "rb", 0) as terminal:  # the last reader gets EIO
             while chunk := terminal.read(65536):
                 written += chunk
         return process.wait(RUN_S), written.decode()
 
     @property
     def supervisor(self) -> dict[str, Any] | None:
-        """Process and mode of the stack's supervisor, once the stack is up."""
+        """The process and mode of the stack's supervisor, once the stack is up."""
         try:
             return dict(json.loads((self.data_dir / "stack.json").read_text()))
         except (OSError, ValueError):
             return None
 
     def processes(self) -> list[psutil.Process]:
-        """All processes that work on this data folder, Redis first."""
-        strangers, found = _STRANGERS[self.data_dir], []
+        """Return all processes that work on this data folder, Redis first."""
+        strangers, own = _STRANGERS[self.data_dir], []
         for process in psutil.process_iter():
             if process in strangers:
                 continue
             if self._is_ours(process):
-                found.append(process)
+                own.append(process)
             elif _age_s(process) > _SETTLED_S:
                 strangers.add(process)
-        return sorted(found, key=lambda process: not is_redis(process))
+        return sorted(own, key=lambda process: not is_redis(process))
 
     def status(self, document_id: str) -> str:
-        """The state of a document."""
+        """Return the state of a document."""
         with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
             row = database.execute("SELECT status FROM documents WHERE id = ?", [document_id]).fetchone()
         return DocumentStatus(row[0]).name
 
     def newest(self) -> str:
-        """The id of the newest document."""
+        """Return the id of the newest document."""
         with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
             return str(database.execute("SELECT id FROM documents ORDER BY created_at DESC").fetchone()[0])
 
     def claims(self) -> int:
-        """The number of claimed rows."""
+        """Return the number of claimed rows."""
         held = "SELECT count(*) FROM {} WHERE claim_id IS NOT NULL OR worker_id IS NOT NULL"
         with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
             return sum(database.execute(held.format(table)).fetchone()[0] for table in ("documents", "pages"))
@@ -214,7 +214,9 @@ class Cli:
 
     def wait_until_gone(self, deadline_s: float = 120) -> None:
         """Wait until no process works on this data folder."""
-        wait_until(lambda: not self.processes(), deadline_s, "everything has ended", last=self.processes)
+        wait_until(
+            lambda: not self.processes(), deadline_s, "all processes on the data folder ended", last=self.processes
+        )
 
     def kill_everything(self) -> None:
         for process in self.processes():
@@ -234,15 +236,15 @@ class Running:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, words: str, deadline_s: float = 180) -> None:
-        """Wait until it has written `words`."""
+        """Wait until the command has written `words`."""
         wait_until(lambda: words in self.output, deadline_s, f"{words!r} was written", last=lambda: self.output)
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
+        """Send Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
 
     def wait(self, timeout_s: float = RUN_S) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end, and return the exit code."""
         return self.process.wait(timeout_s)
 
 
@@ -252,7 +254,7 @@ def _written(file: IO[bytes]) -> str:
 
 
 def together(calls: Iterable[Callable[[], Result]]) -> list[Result]:
-    """Make several calls at the same time; their results, in order."""
+    """Make several calls at the same time. Return their results, in order."""
     with ThreadPoolExecutor(max_workers=3) as threads:
         return list(threads.map(lambda call: call(), calls))
 
@@ -271,22 +273,22 @@ def is_redis(process: psutil.Process) -> bool:
 
 
 def environment(data_dir: Path, **further: str) -> dict[str, str]:
-    """Of a user with this data folder and no other settings."""
+    """Return the environment of a user with this data folder and no other settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
     return {**inherited, **FAST, "PENSTOCK_DATA_DIR": str(data_dir), **further}
 
 
 def provider_settings(base_url: str, name: str = "ai") -> dict[str, str]:
-    """Variables that make the provider at `base_url` known as `name`."""
+    """Return variables that define the provider at `base_url` as `name`."""
     prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
     return {f"{prefix}BASE_URL": base_url, f"{prefix}API_KEY": "secret-key", f"{prefix}MODEL": "vision-1"}
 
 
 def new_pdf(path: Path, pages: int = 1) -> Path:
-    """A new PDF with a text layer, unlike all earlier ones; page N has a line `page N`."""
+    """Write a PDF with a text layer, different from all earlier ones. Page N has a line with `page N`."""
     return text_pdf(path, [[f"Report {uuid4().hex}", f"This is page {number}"] for number in range(1, pages + 1)])
 
 
 def plain(written: str) -> str:
-    """A terminal's output without its control codes."""
+    """Return a terminal's output without its control codes."""
     return _TERMINAL_CODE.sub("", written)

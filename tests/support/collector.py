@@ -1,4 +1,4 @@
-"""A real HTTP server that takes traces as an OpenTelemetry collector does."""
+"""A real HTTP server that accepts traces like an OpenTelemetry collector."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +23,7 @@ class Collector:
                 outer.paths.add(self.path)
                 outer.bodies.append(body)
                 outer.spans += [
-                    one for resource in request.resource_spans for of in resource.scope_spans for one in of.spans
+                    span for resource in request.resource_spans for of in resource.scope_spans for span in of.spans
                 ]
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
@@ -42,12 +42,12 @@ class Collector:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        """The attributes of the spans of this name, with `status` and `exceptions`."""
+        """Return the attributes of the spans of this name, with `status`, `message` and the count of `events`."""
         return [
-            {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in one.attributes}
-            | {"status": one.status.code, "told": one.status.message, "events": len(one.events)}
-            for one in list(self.spans)
-            if one.name == name
+            {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+            | {"status": span.status.code, "message": span.status.message, "events": len(span.events)}
+            for span in list(self.spans)
+            if span.name == name
         ]
 
     def __enter__(self) -> Self:

@@ -12,21 +12,21 @@ from pipeline.storage.database import Database
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, db: Database, times: int = 1, *, committed: bool = True) -> list[int]:
-    """Break the connection at the next `times` commits, after they were made, or before; the commits that were made."""
-    original, left, made = db.transaction, [None] * times, []
+    """Break the connection after, or before, the next `times` commits. Returns a list that grows with each commit."""
+    original, failures, commits = db.transaction, [None] * times, []
 
     @contextmanager
     def transaction(**options: Any) -> Iterator[Session]:
         broken = OperationalError("COMMIT", {}, ConnectionError("the connection was lost"))
         with original(**options) as session:
             yield session
-            if left and not committed:
-                left.pop()
+            if failures and not committed:
+                failures.pop()
                 raise broken
-        made.append(len(made))
-        if left:
-            left.pop()
+        commits.append(len(commits))
+        if failures:
+            failures.pop()
             raise broken
 
     monkeypatch.setattr(db, "transaction", transaction)
-    return made
+    return commits

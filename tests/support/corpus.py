@@ -1,4 +1,4 @@
-"""Real files that tests read where they are at hand: see the corpus's own README."""
+"""Real files for tests, on machines that have them: see the corpus's own README."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or Path(__file__).resolve().pare
 
 
 def corpus_file(name: str) -> Path:
-    """The corpus file `name`, such as `documents/password.pdf`; skips the test without the corpus, fails it in CI."""
+    """Return the corpus file `name`, such as `documents/password.pdf`. Without it, skip the test; fail in CI."""
     path = CORPUS / name
     if path.is_file():
         return path

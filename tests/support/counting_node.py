@@ -22,7 +22,7 @@ TOKEN = "COUNTING_NODE_TOKEN"
 
 
 class Journal:
-    """A file to which each line is written whole and at once."""
+    """A file that receives each line whole and at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -32,7 +32,7 @@ class Journal:
 
 
 class Counting:
-    """Answers each prompt with itself, after the time that it asks for."""
+    """Answers each prompt with itself, after the job's `work_s`."""
 
     offers: tuple[Offer, ...] = (Offer(capability=Capability.TEXT, models=("m",)),)
 
@@ -58,17 +58,17 @@ def main() -> None:
     parser.add_argument("node_id")
     parser.add_argument("journal", type=Path)
     parser.add_argument("--slots", type=int, default=4)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     configure("INFO", as_json=False)
     options = AgentOptions(
-        endpoints(given.urls, NODE_PATH),
+        endpoints(arguments.urls, NODE_PATH),
         os.environ[TOKEN],
-        given.node_id,
-        slots=given.slots,
+        arguments.node_id,
+        slots=arguments.slots,
         grace_s=10,
         limits=LinkLimits(open_s=2, ping_s=0.5, silent_s=1.5),
     )
-    asyncio.run(_live(options, Journal(given.journal)))
+    asyncio.run(_live(options, Journal(arguments.journal)))
 
 
 async def _live(options: AgentOptions, journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""Documents in any state, and workers that act on their pages as lanes do, one transaction at a time."""
+"""Documents in any state, and workers that process their pages like lanes, one transaction at a time."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +35,7 @@ def insert_document(
     provider: str = "local",
     **values: Any,
 ) -> str:
-    """A document whose counters fit its pages; `holder` holds the claims. COMPLETED pages have a text."""
+    """Insert a document whose counters fit its pages. `holder` holds the claims. COMPLETED pages have a text."""
     document_id = uuid4().hex[:16]
     now = datetime.now(UTC)
     completed = list(pages).count(PageStatus.COMPLETED)
@@ -80,19 +80,19 @@ def page_row(document_id: str, number: int, state: PageStatus, provider: str) ->
 
 
 def held() -> dict[str, Any]:
-    """Columns of a row that the worker `holder` has claimed."""
+    """Return the columns of a row that the worker `holder` has claimed."""
     claim = new_claim(Owner("holder", "holder-request:0"), datetime.now(UTC), 300)
     return {**claim.columns, "attempts": 1}
 
 
 def document(context: Context, document_id: str) -> Any:
-    """The document's row."""
+    """Return the document's row."""
     with context.db.read() as session:
         return session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()
 
 
 def pages(context: Context, document_id: str) -> list[Any]:
-    """The document's page rows in order."""
+    """Return the document's page rows in order."""
     with context.db.read() as session:
         return list(session.execute(select(PAGES).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page)))
 
@@ -102,20 +102,20 @@ def page_states(context: Context, document_id: str) -> list[PageStatus]:
 
 
 def attempts(context: Context, document_id: str) -> list[Any]:
-    """The document's ledger."""
+    """Return the document's ledger."""
     with context.db.read() as session:
         query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.id)
         return list(session.execute(query))
 
 
 def set_row(context: Context, document_id: str, **values: Any) -> None:
-    """Change the document's row behind the flow's back."""
+    """Change the document's row without the flow's code."""
     with context.db.transaction() as session:
         session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**values))
 
 
 def write_output(context: Context, document_id: str, text: str = "merged before\n") -> str:
-    """The merged file of a document; its path."""
+    """Write the merged file of a document, and return its path."""
     row = document(context, document_id)
     path = files.output_path(context.settings, document_id, row.filename)
     write_text(path, text)
@@ -123,19 +123,19 @@ def write_output(context: Context, document_id: str, text: str = "merged before\
 
 
 def only(units: Sequence[PageUnit]) -> PageUnit:
-    """The one there is."""
+    """Return the only unit."""
     (unit,) = units
     return unit
 
 
 def good(unit: PageUnit, text: str = "", **values: Any) -> Attempt:
-    """The page was converted."""
+    """Return the outcome of a converted page."""
     answer = Answer(text or f"new text of page {unit.page}", "m-1", Usage(10, 5))
     return Attempt(unit, answer, latency_ms=7, **values)
 
 
 def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: float | None = None) -> Attempt:
-    """The page failed."""
+    """Return the outcome of a failed page."""
     return Attempt(unit, error=UnitError(f"a {kind} error", kind=kind, retry_after_s=retry_after_s))
 
 
@@ -153,7 +153,7 @@ class Worker:
     def settle_and_claim(
         self, tried: Sequence[Attempt] = (), want: int = 0, later_s: float = 0, untried: Sequence[PageUnit] = ()
     ) -> PageBatch | None:
-        """Settle and claim in one transaction, as a lane does."""
+        """Settle and claim in one transaction, like a lane."""
 
         def act(tx: Tx) -> PageBatch | None:
             tx.now = datetime.now(UTC) + timedelta(seconds=later_s)

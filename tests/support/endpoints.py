@@ -1,4 +1,4 @@
-"""docs/reference/rest.md, made from the routes; `tests.support.reference` writes it."""
+"""The text of docs/reference/rest.md, from the routes. `tests.support.reference` writes the page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,22 +29,22 @@ _SCOPES = {
 
 
 def scope_of(route: APIRoute | RouteContext) -> Scope | str:
-    """The highest scope that a dependency of the route asks for; empty if none asks for any."""
+    """Return the highest scope that a dependency of the route requires, or an empty string."""
 
     def asked(dependant: Dependant) -> Iterator[Scope]:
         if dependant.call in _SCOPES:
             yield _SCOPES[dependant.call]
-        for one in dependant.dependencies:
-            yield from asked(one)
+        for dependency in dependant.dependencies:
+            yield from asked(dependency)
 
     return max(asked(route.dependant), key=list(Scope).index, default="")
 
 
 def page() -> str:
-    """The page, as the routes have it now."""
-    ours = _table(f"Below `{PREFIX}`", [one for router in v1.ROUTERS for one in router.routes])
-    others = _table("Addresses of other APIs", [one for router in compat.ROUTERS for one in router.routes])
-    return "\n".join([_ABOUT, *ours, "", *others, ""])
+    """Return the page for the present routes."""
+    own = _table(f"Below `{PREFIX}`", [route for router in v1.ROUTERS for route in router.routes])
+    others = _table("Addresses of other APIs", [route for router in compat.ROUTERS for route in router.routes])
+    return "\n".join([_ABOUT, *own, "", *others, ""])
 
 
 def _table(name: str, routes: list[BaseRoute]) -> Iterator[str]:
@@ -55,5 +55,5 @@ def _table(name: str, routes: list[BaseRoute]) -> Iterator[str]:
         if isinstance(route, APIRoute)
         for method in route.methods or ()
     ]
-    for path, method, what, scope in sorted(rows):
-        yield f"| `{method} {path}` | {what} | {scope} |"
+    for path, method, summary, scope in sorted(rows):
+        yield f"| `{method} {path}` | {summary} | {scope} |"

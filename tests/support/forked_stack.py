@@ -21,22 +21,22 @@ SUPERVISOR = "pipeline.standalone.serve"
 
 
 def prepare(program: str) -> "Request | None":
-    """Have the supervisor that `program` starts forked. None in the program itself; what to become, in the fork."""
+    """Make `program` fork the supervisor that it starts. Returns None in the program, the request in the fork."""
     if program != "penstock":
         return None
     from tests.support.preloaded import Forker, serve
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
-        ours.close()
+        near.close()
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        wanted = serve(theirs)
+        wanted = serve(far)
         if wanted is None:
             os._exit(0)  # the program has ended
         return wanted
-    theirs.close()
-    _patch(Forker(ours))
+    far.close()
+    _patch(Forker(near))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Screens as a desktop shows them, drawn with Pillow: the same desktop with one thing changed."""
+"""Pictures of a desktop, drawn with Pillow, that differ in one detail."""
 
 import hashlib
 import random
@@ -30,13 +30,13 @@ LINE_PX = 24
 
 @dataclass(frozen=True)
 class Desktop:
-    """What a screen shows. Change a field and draw again: the rest stays the same to the pixel."""
+    """The content of a screen. If a field changes, all else in the picture stays the same to the pixel."""
 
     lines: int = 26
     """Lines of text in the window."""
     scrolled: int = 0
     typed: str = ""
-    """One line below the others."""
+    """A line below the others."""
     clock: str = "09:41"
     cursor: tuple[int, int] = (900, 500)
     dialog: str = ""
@@ -79,7 +79,7 @@ def draw(desktop: Desktop = Desktop()) -> Image.Image:
 
 
 def lines_of(desktop: Desktop) -> list[str]:
-    """The lines of text that its window shows."""
+    """Return the lines of text that its window shows."""
     picker = random.Random(desktop.seed)
     text = [picker.choice(TEXT) + " " + picker.choice(TEXT) for _ in range(200)]
     shown = text[desktop.scrolled : desktop.scrolled + desktop.lines]
@@ -87,13 +87,13 @@ def lines_of(desktop: Desktop) -> list[str]:
 
 
 def noise(name: str, side: int = 64) -> Image.Image:
-    """A small picture that is far (some 128 of 256 bits) from that of any other name."""
+    """Return a small picture that is far (some 128 of 256 bits) from that of any other name."""
     grey = random.Random(hashlib.sha256(name.encode()).digest()).randbytes(side * side)
     return Image.frombytes("L", (side, side), grey)
 
 
 def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
-    """The picture as a file's bytes."""
+    """Return the picture as a file's bytes."""
     out = BytesIO()
     image.save(out, form, **options)
     return out.getvalue()
@@ -101,7 +101,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font: the same on every machine."""
+    """Return Pillow's own font, which is the same on every machine."""
     return ImageFont.load_default(size)
 
 

@@ -1,6 +1,6 @@
 """An instance of the gateway as a process: `python -m tests.support.gateway_process`.
 
-As `penstock gateway`, without the command line, which takes longer to import than the rest.
+It works like `penstock gateway`, but without the command line, which takes longer to import than the rest.
 """
 
 from pipeline.engine.logs import configure

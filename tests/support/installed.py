@@ -1,4 +1,4 @@
-"""Penstock as users have it: installed from its wheel, or as a checkout, each in a virtual environment of its own.
+"""Penstock as users install it: from its wheel, or as a checkout, each in its own virtual environment.
 
 Everything else comes from the environment that the tests run in, so that nothing is downloaded.
 """
@@ -31,12 +31,12 @@ class Installed:
 
     @property
     def packages(self) -> Path:
-        """Where its own packages are."""
+        """The folder of its own packages."""
         return next(self.folder.glob("lib/python*/site-packages"))
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel, made from a copy of the sources, so that nothing is left among them."""
+    """Build the wheel from a copy of the sources, so that the build leaves no files among them."""
     sources = folder / "sources"
     sources.mkdir(parents=True)
     for name in _SOURCES:
@@ -48,36 +48,38 @@ def build_wheel(folder: Path) -> Path:
 
 
 def install_wheel(wheel: Path, folder: Path) -> Installed:
-    """An environment with this wheel."""
-    made = _environment(folder)
-    pip = ("-m", "pip", "--python", str(made.python), "install")
+    """Create an environment with this wheel."""
+    installed = _environment(folder)
+    pip = ("-m", "pip", "--python", str(installed.python), "install")
     _run(*pip, "-q", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel))
-    return made
+    return installed
 
 
 def install_checkout(folder: Path) -> Installed:
-    """An environment that imports this checkout, with the command as `pip install -e` writes it."""
-    made = _environment(folder, ROOT)
+    """Create an environment that imports this checkout, with the command that `pip install -e` writes."""
+    installed = _environment(folder, ROOT)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     module, _, function = project["scripts"]["penstock"].partition(":")
     lines = [
-        f"#!{made.python}",
+        f"#!{installed.python}",
         "import re",
         "import sys",
         f"from {module} import {function}",
         f"sys.exit({function}())",
     ]
-    made.penstock.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    made.penstock.chmod(0o755)
-    return made
+    installed.penstock.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    installed.penstock.chmod(0o755)
+    return installed
 
 
 def _environment(folder: Path, *paths: Path) -> Installed:
     _run("-m", "venv", "--without-pip", str(folder))
-    made = Installed(folder)
-    ours = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (made.packages / "tests.pth").write_text("\n".join([*map(str, paths), *sorted(ours), ""]), encoding="utf-8")
-    return made
+    installed = Installed(folder)
+    site_packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (installed.packages / "tests.pth").write_text(
+        "\n".join([*map(str, paths), *sorted(site_packages), ""]), encoding="utf-8"
+    )
+    return installed
 
 
 def _run(*arguments: str) -> None:

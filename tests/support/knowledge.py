@@ -14,12 +14,12 @@ from pipeline.storage.context import Context
 
 
 def add_base(context: Context, name: str = "base", **options: Any) -> str:
-    """A base; its id."""
+    """Insert a base, and return its id."""
     return service.create_base(context, name, **options).id
 
 
 def add_item(context: Context, base_id: str, status: ItemStatus = ItemStatus.PENDING, **columns: Any) -> str:
-    """An item as a row, without a file; its id."""
+    """Insert an item without a file, and return its id."""
     now, item_id = context.db.now(), uuid4().hex[:16]
     row: dict[str, Any] = {
         "id": item_id,
@@ -51,7 +51,7 @@ def add_item(context: Context, base_id: str, status: ItemStatus = ItemStatus.PEN
 
 
 def add_batches(context: Context, item_id: str, count: int, provider: str = LOCAL) -> None:
-    """Batches of one chunk each, which wait to be embedded."""
+    """Insert batches of one chunk each that wait for their embedding."""
     now = context.db.now()
 
     def act(session: Session) -> None:

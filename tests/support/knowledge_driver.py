@@ -42,7 +42,7 @@ class Driver:
         return content.read(self.context, item_id, self.owner())
 
     def embed(self, item_id: str, provider: str = "emb") -> Settled:
-        """A message for a batch of the item."""
+        """Handle a message for a batch of the item."""
         guarded = gates.guarded_call(self.context, embeddings_queue(provider), uuid4().hex)
         return batch.embed(self.context, item_id, provider, self.owner(), guarded)
 
@@ -53,7 +53,7 @@ class Driver:
         return settled
 
     def step(self, due: DueStep) -> Settled:
-        """One message."""
+        """Handle one message."""
         match due.step:
             case Step.READ:
                 return self.read(due.id)
@@ -66,14 +66,14 @@ class Driver:
                 return Settled()
 
     def due(self) -> list[DueStep]:
-        """All steps that are due now."""
+        """Return all steps that are due now."""
         return plan.due_steps(self.context, list(plan.runnable(self.context, ())))
 
     def round(self) -> int:
-        """Handle one message for each due step; return their number."""
+        """Handle one message for each due step, and return the number of steps."""
         due = self.due()
-        for one in due:
-            self.step(one)
+        for due_step in due:
+            self.step(due_step)
         return len(due)
 
     def work_off(self) -> None:
@@ -81,7 +81,7 @@ class Driver:
         for _ in range(MAX_ROUNDS):
             if not self.round():
                 return
-        raise AssertionError("there is always more to do")
+        raise AssertionError(f"steps are still due after {MAX_ROUNDS} rounds")
 
     def finish(self) -> None:
         """Handle all steps, ending every wait."""
@@ -89,25 +89,25 @@ class Driver:
             self.work_off()
             if not self.skip_waits():
                 return
-        raise AssertionError("something waits again and again")
+        raise AssertionError(f"steps still wait after {MAX_ROUNDS} rounds")
 
     def skip_waits(self) -> int:
-        """End every wait; return their number."""
-        found = 0
+        """End every wait, and return the number of waits."""
+        count = 0
         with self.context.db.transaction() as session:
             for table in (ITEMS, BATCHES):
                 waits = update(table).where(table.c.next_run_at.is_not(None)).values(next_run_at=None)
-                found += len(session.execute(waits.returning(table.c.id)).all())
-        return found
+                count += len(session.execute(waits.returning(table.c.id)).all())
+        return count
 
     def note(self, base_id: str, *texts: str) -> list[str]:
-        """Notes in line; their ids."""
+        """Add notes, and return their ids."""
         added = intake.add(self.context, base_id, [Source(ItemType.NOTE, text=text) for text in texts])
         assert not added.failed, added.failed
         return [item.id for item in added.created]
 
     def completed(self, base_id: str, text: str) -> str:
-        """A note that is searchable."""
+        """Add a note, and process it until it is searchable."""
         (item_id,) = self.note(base_id, text)
         self.work_off()
         assert self.status(item_id) is ItemStatus.COMPLETED, self.row(item_id)
@@ -132,22 +132,22 @@ class Driver:
             return list(session.execute(query.where(table.c.item_id == item_id) if item_id else query))
 
     def texts(self, item_id: str) -> list[str]:
-        """The searchable chunks of an item."""
+        """Return the searchable chunks of an item."""
         return self.texts_of(self.context, item_id)
 
     @staticmethod
     def texts_of(context: Context, item_id: str) -> list[str]:
-        """The same, through any driver."""
+        """Return the searchable chunks of an item, through any driver."""
         return [chunk.text for chunk in queries.chunks(context, item_id, limit=100_000)]
 
 
 def long_text(name: str, paragraphs: int) -> str:
-    """A note of so many chunks, where chunks have 32 tokens."""
+    """Return a note of this many chunks of 32 tokens."""
     return "\n\n".join(f"{name} {number} " + f"word{number} " * 12 for number in range(paragraphs))
 
 
 def published(context: Context, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
-    """All searchable rows without ids and times: chunks with their vectors, by the items' names."""
+    """Return all searchable rows without ids and times: chunks with their vectors, by the items' names."""
     query = (
         select(
             ITEMS.c.name,

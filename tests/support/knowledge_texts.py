@@ -34,7 +34,7 @@ def publish(
     embed: Vectors = lexical,
     **columns: Any,
 ) -> str:
-    """A completed item with these chunks, which are found; its id."""
+    """Insert a completed item with these searchable chunks, and return its id."""
     item = {"generation": 1, "building": 1, "space": space, "published_space": space, "chunk_count": len(texts)}
     item_id = add_item(context, base_id, ItemStatus.COMPLETED, **(item | columns))
     title = str(columns.get("title", ""))
@@ -56,7 +56,7 @@ def add_chunks(
     embed: Vectors = lexical,
     title: str = "",
 ) -> None:
-    """Chunks of a generation with their vectors and full text."""
+    """Insert chunks of a generation with their vectors and full text."""
     now, start = context.db.now(), 0
     for number, text in enumerate(texts):
         session.execute(
@@ -76,8 +76,8 @@ def add_chunks(
             )
         )
         start += len(text) + 2
-    mine = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == generation)
-    ids = session.execute(mine.order_by(CHUNKS.c.number)).scalars().all()
+    chunk_ids = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == generation)
+    ids = session.execute(chunk_ids.order_by(CHUNKS.c.number)).scalars().all()
     head = " ".join([title, *heading])
-    FULL_TEXT.put(session, [Text(one, head, base_id, text) for one, text in zip(ids, texts, strict=True)])
+    FULL_TEXT.put(session, [Text(chunk_id, head, base_id, text) for chunk_id, text in zip(ids, texts, strict=True)])
     vectors.upsert(session, kind_of(base_id), space, list(zip(ids, embed(texts), strict=True)))

@@ -1,4 +1,4 @@
-"""Lines and pages for tests of the layout: boxes in points, as long as text of that size would be."""
+"""Lines and pages for tests of the layout. Boxes are in points and have the length of text of that size."""
 
 from pipeline.reading.layout.model import PLAIN, Line, Rule, Span, Style
 from pipeline.reading.layout.page import PageContent
@@ -9,7 +9,7 @@ MONO = Style(mono=True)
 
 
 def line(text, left, top, size=10.0, style=PLAIN, right=None):
-    """A line of words in one style; every character is half as wide as the text is high, unless `right` is given."""
+    """Return a line of words in one style. Without `right`, a character is half as wide as the text is high."""
     each = 0.5 * size if right is None else (right - left) / len(text)
     spans, at = [], left
     for word in text.split():
@@ -23,7 +23,7 @@ def column(texts, left, top=100, size=10.0, style=PLAIN, right=None, pitch=12.0)
 
 
 def prose(name, count, left=50, top=100, right=400, size=10.0, pitch=12.0):
-    """Lines of running text that fill their column and end no sentence."""
+    """Return lines of running text that fill their column and end no sentence."""
     return column(
         [f"{name} line number {n} of a text which goes on and" for n in range(count)],
         left,
@@ -39,6 +39,6 @@ def page(*lines, rules=(), fills=(), width=600, height=800):
 
 
 def grid(xs, ys):
-    """Rules of a table with borders at these places."""
+    """Return the rules of a table with borders at these places."""
     level = [Rule(xs[0], y, xs[-1], y) for y in ys]
     return [*level, *(Rule(x, ys[0], x, ys[-1]) for x in xs)]

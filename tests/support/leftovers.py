@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 _GONE_S = 10
-"""How long processes may take to end after a signal."""
+"""The time that processes may take to end after a signal."""
 
 
 @cache
@@ -20,7 +20,7 @@ def session_folder() -> Path:
 
 
 def short_folder() -> Path:
-    """A new empty folder."""
+    """Create an empty folder."""
     return Path(tempfile.mkdtemp(dir=session_folder(), prefix=""))
 
 
@@ -29,23 +29,23 @@ def remove_session_folder() -> None:
 
 
 def leaked_processes() -> list[str]:
-    """Processes that tests started and did not end, a line each: descendants, and processes in our folder."""
-    ours = {process.pid: process for process in psutil.Process().children(recursive=True)}
-    ours |= {process.pid: process for process in psutil.process_iter() if _works_here(process)}
-    ours.pop(os.getpid(), None)
-    _, alive = psutil.wait_procs(list(ours.values()), timeout=_GONE_S)
-    found = []
+    """Kill the processes that tests left behind, descendants and processes in our folder. Returns a line for each."""
+    own = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    own |= {process.pid: process for process in psutil.process_iter() if _works_here(process)}
+    own.pop(os.getpid(), None)
+    _, alive = psutil.wait_procs(list(own.values()), timeout=_GONE_S)
+    leaked = []
     for process in alive:
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+                leaked.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
                 process.kill()
-    return found
+    return leaked
 
 
 def _works_here(process: psutil.Process) -> bool:
     with suppress(psutil.Error, OSError):
         folder = str(session_folder())
-        said = [*process.cmdline(), process.environ().get("PENSTOCK_DATA_DIR", "")]
-        return any(folder in words for words in said)
+        texts = [*process.cmdline(), process.environ().get("PENSTOCK_DATA_DIR", "")]
+        return any(folder in words for words in texts)
     return False

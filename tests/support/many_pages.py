@@ -1,4 +1,4 @@
-"""A million pages in a moment: rows as they are after years of use, for plans and benchmarks."""
+"""Rows like after years of use, a million pages, inserted within seconds: for query plans and benchmarks."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,11 @@ LEDGER = 50_000
 
 @dataclass(frozen=True)
 class Shape:
-    """How many documents of how many pages. The first `waiting` ones wait, all their pages at `provider`; the last
-    `open` ones can be converted here; all others are completed."""
+    """The numbers of documents and pages.
+
+    The first `waiting` documents wait with all their pages at `provider`; the last `open` documents can be converted
+    here; all others are completed.
+    """
 
     documents: int = 10_000
     pages: int = 100
@@ -25,7 +28,7 @@ class Shape:
 
 
 def document_id(number: int) -> str:
-    """The id of the document with this number, from 1."""
+    """Return the id of the document with this number, from 1."""
     return f"d{number:06}"
 
 
@@ -83,15 +86,15 @@ def _calls(numbers: str, now: str) -> str:
 
 
 def analyse(db: Database) -> None:
-    """Let PostgreSQL know how many rows there are. SQLite plans without, as in use."""
+    """Update PostgreSQL's statistics. SQLite plans without them, as in production."""
     if not db.is_sqlite:
         with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             for name in (DOCUMENTS.name, PAGES.name, "page_attempts", "ai_calls"):
                 connection.execute(text(f"VACUUM ANALYZE {name}"))
 
 
-def _if(condition: str, one: str, other: str) -> str:
-    return f"CASE WHEN {condition} THEN '{one}' ELSE '{other}' END"
+def _if(condition: str, then: str, other: str) -> str:
+    return f"CASE WHEN {condition} THEN '{then}' ELSE '{other}' END"
 
 
 def _no(db: Database) -> str:

@@ -26,7 +26,7 @@ from tests.support.provider_server import ProviderServer
 
 
 def services(provider_url: str, server_url: str = "http://127.0.0.1:9", *, embeds: bool = False) -> dict[str, str]:
-    """Settings that name an AI service, `ai`, and a music server; `embeds`: the service makes vectors, too."""
+    """Return settings with an AI service, `ai`, and a music server. `embeds`: the service makes vectors, too."""
     vectors = {"PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai", "PENSTOCK_MUSIC__EMBEDDINGS_MODEL": "vectors"}
     return (vectors if embeds else {}) | {
         "PENSTOCK_PROVIDERS__AI__BASE_URL": provider_url,
@@ -43,7 +43,7 @@ CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 
 def add_songs(context: Context, count: int, first: int = 1) -> None:
-    """Pending songs, `Song 1` to `Song {count}`."""
+    """Insert pending songs, `Song 1` to `Song {count}`."""
     now = datetime.now(UTC)
     rows = [
         {
@@ -88,7 +88,7 @@ def batch_rows(context: Context) -> list[Any]:
 
 
 def add_run(context: Context, status: PipelineState, songs: int = 0) -> str:
-    """An active run in this state, with a pending batch for each of so many new songs; its id."""
+    """Insert an active run in this state with new songs, each in a pending batch. Returns the run's id."""
     if songs:
         add_songs(context, songs)
     run_id = uuid4().hex
@@ -103,7 +103,7 @@ def add_run(context: Context, status: PipelineState, songs: int = 0) -> str:
 
 
 class Driver:
-    """Does what workers would do, message by message."""
+    """Does the workers' part, one message at a time."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -114,7 +114,7 @@ class Driver:
         return service.start(self.context, StartOptions(mode, skip_sync=True, **options)).id  # type: ignore[arg-type]
 
     def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w", queue: str = "") -> Settled:
-        """One message of a batch, from `queue` or the step's own."""
+        """Handle one message of a batch, from `queue` or the step's own queue."""
         queue = queue or routes.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
         guarded = gates.guarded_call(self.context, queue, holder)
@@ -129,7 +129,7 @@ class Driver:
             return act(work)
 
     def chain(self, batch: BatchLaunch) -> None:
-        """A batch's whole chain, for as long as it goes on."""
+        """Handle a batch's whole chain of messages."""
         order = [Step.METADATA, Step.EMBED, Step.SAVE]
         first = Step.METADATA if batch.step is Step.REPAIR else batch.step
         for step in order[order.index(first) :]:
@@ -140,7 +140,7 @@ class Driver:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:
-        """Everything that is due, until the run has ended or waits."""
+        """Handle everything that is due, until the run has ended or waits."""
         for _ in range(launches):
             due = plan.plan(self.context, run_id)
             if due.sync:
@@ -153,9 +153,9 @@ class Driver:
                 return
 
     def skip_waits(self) -> None:
-        """Let every wait be over."""
+        """End every wait."""
         self.context.db.run(lambda session: session.execute(update(BATCHES).values(next_run_at=None)))
 
     def lose_worker(self, worker: str) -> None:
-        """What the sweeper does about a worker that is gone."""
+        """Release the claims of a dead worker, like the sweeper."""
         FLOW.free_lost(self.context, {worker})

@@ -1,6 +1,6 @@
-"""The caller's Redis, Cluster or Sentinel, in place of the servers that tests start: `make acceptance`.
+"""The caller's Redis, cluster or sentinels, in place of the servers that tests start: `make acceptance`.
 
-The module reads the variables at import: tests run without the caller's settings.
+The module reads the variables at import, because tests run without the caller's settings.
 """
 
 import os
@@ -12,7 +12,7 @@ from redis.cluster import RedisCluster
 from pipeline.engine.connection import connect
 
 URL = os.environ.get("PENSTOCK_TEST_REDIS_URL", "")
-"""Of a server (`redis://`, `rediss://`) or of sentinels (`sentinel://`). Its database must be empty."""
+"""The URL of a server (`redis://`, `rediss://`) or of sentinels (`sentinel://`). The database must be empty."""
 CLUSTER_URLS = [url.strip() for url in os.environ.get("PENSTOCK_TEST_REDIS_CLUSTER_URLS", "").split(",") if url.strip()]
 """Some masters of a cluster, which must be empty."""
 MODE = os.environ.get("PENSTOCK_TEST_REDIS_MODE") or ("cluster" if CLUSTER_URLS else "single")
@@ -44,7 +44,7 @@ def check() -> None:
 
 
 def described() -> str:
-    """What the tests run on, without passwords."""
+    """Return a line about the servers of the tests, without passwords."""
     if not NAMED:
         return "Redis: servers of the tests' own"
     cluster = (
@@ -54,7 +54,7 @@ def described() -> str:
 
 
 class NamedServer:
-    """The server that `URL` names. A context manager: it must be empty at the beginning, and is at the end."""
+    """The server that `URL` names. A context manager: the server must be empty at the start, and is at the end."""
 
     url = URL
 
@@ -68,7 +68,7 @@ class NamedServer:
 
     def kill(self) -> None:
         """Skips the test."""
-        pytest.skip("ends its Redis, and this one is somebody else's")
+        pytest.skip("the test ends its Redis, and this one belongs to the caller")
 
     fall_silent = lose_data = kill
 
@@ -106,7 +106,7 @@ class NamedCluster:
 
 
 def _expect_nothing(keys: int, url: str) -> None:
-    """Tests delete all keys: refuse a database that has some."""
+    """Refuse a database with keys, because tests delete all of them."""
     if keys:
         pytest.exit(
             f"{_without_password(url)} has {keys} keys. Tests delete all of them: name an empty one.", returncode=4

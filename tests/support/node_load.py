@@ -17,19 +17,19 @@ DEADLINE_S = 60
 _LIMITS = SessionLimits(open_s=2, ping_s=0.5, silent_s=1.5, back_off_s=(0.05, 0.5), patience_s=30)
 
 
-class HearingSession(Session):
+class CountingSession(Session):
     """Counts the answers that arrive for each request, including those without a waiter."""
 
-    heard: Counter[str]
+    answers: Counter[str]
 
     def _take(self, message: ToSession, parts: tuple[bytes, ...]) -> None:
         if isinstance(message, SessionResult):
-            self.heard[message.request_id] += 1
+            self.answers[message.request_id] += 1
         super()._take(message, parts)
 
 
 class Load:
-    """`askers` ask one request after the other, until the `with` block ends; then the last answers are waited for."""
+    """`askers` send one request after the other until the `with` block ends, which waits for the last answers."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Load:
         name: str = "r",
         **body: Any,
     ) -> None:
-        """`body`: what each request has beside its prompt, which is its id."""
+        """`body`: the fields of each request beside its prompt, which is its id."""
         self.asked: set[str] = set()
         self.answered: dict[str, SessionReply] = {}
         self.failed: dict[str, UnitError] = {}
-        self.heard: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
         self._urls, self._secret, self._name, self._body = list(urls), secret, name, body
         self._sessions, self._askers, self._timeout_s = sessions, askers, timeout_s
         self._stopping = threading.Event()
@@ -86,11 +86,11 @@ class Load:
             raise self._broken
 
     async def _run(self) -> None:
-        sessions = [HearingSession(self._urls, self._secret, limits=_LIMITS) for _ in range(self._sessions)]
+        sessions = [CountingSession(self._urls, self._secret, limits=_LIMITS) for _ in range(self._sessions)]
         numbers = count(1)
         try:
             for session in sessions:
-                session.heard = self.heard
+                session.answers = self.answers
             await asyncio.gather(*(self._ask(sessions[i % len(sessions)], numbers) for i in range(self._askers)))
         except Exception as error:  # noqa: BLE001  # raised again where the test waits
             self._broken = error

@@ -95,11 +95,11 @@ class NodeStateDriver:
         new = NewJob(job_id, f"{requester}:{job_id}", "text", "m", requester, f"{home}/{BOOT}", 60_000, 30_000, 3)
 
         async def create(store: Store) -> Job:
-            found = await Jobs(store).create(new)
+            created = await Jobs(store).create(new)
             if node_id:
                 await Slots(store).reserve(node_id, job_id, slots=2, model="m", ttl_ms=60_000)
                 assert await Jobs(store).dispatch(job_id, 1, node_id)
-            return await Jobs(store).get(job_id) or found
+            return await Jobs(store).get(job_id) or created
 
         return self.do(create)
 
@@ -108,9 +108,9 @@ class NodeStateDriver:
 
         async def read(store: Store) -> list[Envelope]:
             inbox = Inbox(store, instance_id)
-            found = await inbox.read()
-            await inbox.acknowledge([one.id for one in found])
-            return found
+            envelopes = await inbox.read()
+            await inbox.acknowledge([envelope.id for envelope in envelopes])
+            return envelopes
 
         return self.do(read)
 

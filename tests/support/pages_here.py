@@ -1,4 +1,4 @@
-"""What children do with pages, done in this process, where tests can replace text recognition."""
+"""The work of page processes, done in this process, where tests can replace text recognition."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -1,7 +1,7 @@
-"""What a regular expression costs: the steps that backtracking takes, counted, so that no clock is needed.
+"""The cost of a regular expression: the number of backtracking steps, which needs no clock.
 
-`re` does not say how many steps it takes. This runs the tree that `re` parses a pattern into, one step for each node
-that is tried, without the shortcuts of `re`, which save no more than a constant factor.
+`re` does not report its steps. This module runs the tree that `re` parses a pattern into, one step for each node
+that it tries, without the shortcuts of `re`, which save only a constant factor.
 """
 
 import itertools
@@ -36,7 +36,7 @@ class Cost:
         self._groups: dict[int, str] = {}
 
     def of(self, method: str, text: Text) -> int:
-        """The steps that `pattern.method(text)` takes; `search` stands for all that go on after a match."""
+        """Return the steps that `pattern.method(text)` takes. `search` stands for all methods that look everywhere."""
         subject = text.decode("latin-1") if isinstance(text, bytes) else text
         self._steps = 0
         if method in {"match", "fullmatch"}:
@@ -50,7 +50,7 @@ class Cost:
         return self._steps
 
     def _run(self, nodes: Sequence[Node], index: int, text: str, at: int) -> Iterator[int]:
-        """Each place where the nodes from `index` on can end, the preferred one first."""
+        """Yield each place where the nodes from `index` on can end, the preferred one first."""
         if index == len(nodes):
             yield at
             return
@@ -61,19 +61,19 @@ class Cost:
             yield from self._run(nodes, index + 1, text, end)
 
     def _node(self, node: Node, text: str, at: int) -> Iterator[int]:
-        what, args = node
-        if what in _ONE:
+        opcode, args = node
+        if opcode in _ONE:
             return iter([at + 1] if at < len(text) and self._is_one(node, text[at]) else [])
-        if what in {op.ASSERT, op.ASSERT_NOT}:
-            return iter([at] if self._sees(args, text, at) == (what is op.ASSERT) else [])
-        if what is op.AT:
+        if opcode in {op.ASSERT, op.ASSERT_NOT}:
+            return iter([at] if self._sees(args, text, at) == (opcode is op.ASSERT) else [])
+        if opcode is op.AT:
             return iter([at] if self._stands(args, text, at) else [])
-        if what in _REPEATS:
-            return self._repeat(what, args, text, at)
-        return self._group(what, args, text, at)
+        if opcode in _REPEATS:
+            return self._repeat(opcode, args, text, at)
+        return self._group(opcode, args, text, at)
 
-    def _group(self, what: Any, args: Any, text: str, at: int) -> Iterator[int]:
-        match what:
+    def _group(self, opcode: Any, args: Any, text: str, at: int) -> Iterator[int]:
+        match opcode:
             case op.BRANCH:
                 for branch in args[1]:
                     yield from self._run(list(branch), 0, text, at)
@@ -88,25 +88,25 @@ class Cost:
                 if text.startswith(group := self._groups.get(args, "\0"), at):
                     yield at + len(group)
             case _:
-                raise NotImplementedError(what)
+                raise NotImplementedError(opcode)
 
-    def _repeat(self, what: Any, args: Any, text: str, at: int) -> Iterator[int]:
+    def _repeat(self, opcode: Any, args: Any, text: str, at: int) -> Iterator[int]:
         least, most, body = args[0], args[1], list(args[2])
         least, most = min(least, _FEW), most if most is op.MAXREPEAT or most <= _FEW else _FEW
         if len(body) == 1 and body[0][0] in _ONE:
-            yield from self._single(what, least, most, body[0], text, at)
-        elif what is op.POSSESSIVE_REPEAT:
+            yield from self._single(opcode, least, most, body[0], text, at)
+        elif opcode is op.POSSESSIVE_REPEAT:
             count = 0
             while count < most and (end := next(self._run(body, 0, text, at), at)) > at:
                 count, at = count + 1, end
             if count >= least:
                 yield at
         else:
-            yield from self._many(what, least, most, body, text, at)
+            yield from self._many(opcode, least, most, body, text, at)
 
-    def _single(self, what: Any, least: int, most: Any, node: Node, text: str, at: int) -> Iterator[int]:
+    def _single(self, opcode: Any, least: int, most: Any, node: Node, text: str, at: int) -> Iterator[int]:
         """A repeated character: lazily one more each time, greedily all at once and then one less each time."""
-        if what is op.MIN_REPEAT:
+        if opcode is op.MIN_REPEAT:
             count = 0
             while True:
                 self._steps += 1
@@ -119,21 +119,21 @@ class Cost:
         while count < most and at + count < len(text) and self._is_one(node, text[at + count]):
             self._steps += 1
             count += 1
-        for kept in range(count, least - 1, -1):
+        for repeats in range(count, least - 1, -1):
             self._steps += 1
-            yield at + kept
-            if what is op.POSSESSIVE_REPEAT:
+            yield at + repeats
+            if opcode is op.POSSESSIVE_REPEAT:
                 return
 
-    def _many(self, what: Any, least: int, most: Any, body: list[Node], text: str, at: int) -> Iterator[int]:
-        if what is op.MIN_REPEAT and least <= 0:
+    def _many(self, opcode: Any, least: int, most: Any, body: list[Node], text: str, at: int) -> Iterator[int]:
+        if opcode is op.MIN_REPEAT and least <= 0:
             yield at
         if most > 0:
             fewer = most if most is op.MAXREPEAT else most - 1
             for end in self._run(body, 0, text, at):
                 if end > at:
-                    yield from self._many(what, least - 1, fewer, body, text, end)
-        if what is op.MAX_REPEAT and least <= 0:
+                    yield from self._many(opcode, least - 1, fewer, body, text, end)
+        if opcode is op.MAX_REPEAT and least <= 0:
             yield at
 
     def _sees(self, args: Any, text: str, at: int) -> bool:
@@ -158,26 +158,26 @@ class Cost:
         return _one_of(repr(node), self._flags, isinstance(self.pattern.pattern, bytes))(character)
 
     def pumps(self) -> list[Callable[[int], Text]]:
-        """Texts of any length on which a repeat in the pattern has much to do: what leads up to it, then what it
-        repeats, over and over, then something that does not fit."""
-        found: dict[tuple[str, str, str], None] = {}
+        """Return makers of texts that keep a repeat in the pattern busy: the text before it, a text that it repeats,
+        n times, and a text that does not match."""
+        parts: dict[tuple[str, str, str], None] = {}
         for before, body in _repeats(self._tree, ""):
             units = list(dict.fromkeys(unit for unit in (_sample(body, pick) for pick in range(4)) if unit))
-            for unit in [*units, *(one + other for one in units for other in units if one != other)][:6]:
-                found |= dict.fromkeys(((before, unit, ""), (before, unit, "\x7f"), ("", before + unit, "\x7f")))
+            for unit in [*units, *(first + second for first in units for second in units if first != second)][:6]:
+                parts |= dict.fromkeys(((before, unit, ""), (before, unit, "\x7f"), ("", before + unit, "\x7f")))
             if before:
-                found[("", before, "")] = None
+                parts[("", before, "")] = None
         for characters in {_sample(self._tree, pick) for pick in range(2)}:
-            found |= dict.fromkeys((("", characters, "\x7f"), *(("", one, "\x7f") for one in characters[:8])))
+            parts |= dict.fromkeys((("", characters, "\x7f"), *(("", first, "\x7f") for first in characters[:8])))
         wrap: Callable[[str], Text] = (
             (lambda text: text.encode("latin-1", "replace")) if isinstance(self.pattern.pattern, bytes) else str
         )
-        return [lambda n, p=pump: wrap(p[0] + p[1] * n + p[2]) for pump in found if pump[1]]
+        return [lambda n, p=pump: wrap(p[0] + p[1] * n + p[2]) for pump in parts if pump[1]]
 
 
 @cache
 def _one_of(node: str, flags: int, is_bytes: bool) -> Callable[[str], bool]:
-    """Whether a character fits a node that stands for one; `re` itself says so."""
+    """Return whether a character matches a one-character node, by `re` itself."""
     from re import _compiler as compiler  # type: ignore[attr-defined]
 
     tree = parser.SubPattern(parser.State(), [eval(node, {name: getattr(op, name) for name in dir(op)})])
@@ -193,44 +193,44 @@ def _one_of(node: str, flags: int, is_bytes: bool) -> Callable[[str], bool]:
 
 
 def _repeats(nodes: Any, before: str) -> Iterator[tuple[str, Any]]:
-    """(a text that leads up to it, what it repeats) of each repeat that has no small bound."""
+    """Yield (a text that precedes it, the repeated nodes) of each repeat without a small bound."""
     for node in nodes:
-        what, args = node
-        if what in _REPEATS:
+        opcode, args = node
+        if opcode in _REPEATS:
             if args[1] is op.MAXREPEAT or args[1] > _FEW:
                 yield before, args[2]
             yield from _repeats(args[2], before)
-        elif what is op.SUBPATTERN:
+        elif opcode is op.SUBPATTERN:
             yield from _repeats(args[3], before)
-        elif what is op.ATOMIC_GROUP:
+        elif opcode is op.ATOMIC_GROUP:
             yield from _repeats(args, before)
-        elif what is op.BRANCH:
+        elif opcode is op.BRANCH:
             for branch in args[1]:
                 yield from _repeats(branch, before)
-        elif what in {op.ASSERT, op.ASSERT_NOT}:
+        elif opcode in {op.ASSERT, op.ASSERT_NOT}:
             yield from _repeats(args[1], before)
         before += _sample([node], 0)
 
 
 def _sample(nodes: Any, pick: int) -> str:
-    """A text that fits the nodes; another `pick` gives another one, if there are several."""
+    """Return a text that matches the nodes. Another `pick` may give another text."""
     parts = []
-    for what, args in nodes:
-        if what is op.LITERAL:
+    for opcode, args in nodes:
+        if opcode is op.LITERAL:
             parts.append(chr(args))
-        elif what is op.NOT_LITERAL:
-            parts.append(next(one for one in " a-\n" if ord(one) != args))
-        elif what is op.ANY:
+        elif opcode is op.NOT_LITERAL:
+            parts.append(next(character for character in " a-\n" if ord(character) != args))
+        elif opcode is op.ANY:
             parts.append(" a<\t"[pick % 4])
-        elif what is op.IN:
+        elif opcode is op.IN:
             parts.append(_member(args, pick))
-        elif what is op.BRANCH:
+        elif opcode is op.BRANCH:
             parts.append(_sample(args[1][pick % len(args[1])], pick))
-        elif what is op.SUBPATTERN:
+        elif opcode is op.SUBPATTERN:
             parts.append(_sample(args[3], pick))
-        elif what is op.ATOMIC_GROUP:
+        elif opcode is op.ATOMIC_GROUP:
             parts.append(_sample(args, pick))
-        elif what in _REPEATS:
+        elif opcode in _REPEATS:
             parts.append(_sample(args[2], pick) * min(max(args[0], pick % 2), _FEW))
     return "".join(parts)
 
@@ -238,10 +238,10 @@ def _sample(nodes: Any, pick: int) -> str:
 def _member(args: Any, pick: int) -> str:
     fits = _one_of(repr((op.IN, args)), 0, False)
     named = [
-        chr(one)
-        for what, found in args
-        if what in {op.LITERAL, op.RANGE}
-        for one in ([found] if what is op.LITERAL else found)
+        chr(character)
+        for opcode, value in args
+        if opcode in {op.LITERAL, op.RANGE}
+        for character in ([value] if opcode is op.LITERAL else value)
     ]
-    usable = [one for one in [*" a1\n-.", *named, "é", "字", "_", "\x01", "\x80"] if fits(one)]
+    usable = [character for character in [*" a1\n-.", *named, "é", "字", "_", "\x01", "\x80"] if fits(character)]
     return usable[pick % len(usable)] if usable else ""

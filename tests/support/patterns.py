@@ -15,9 +15,9 @@ _METHODS = frozenset({"match", "fullmatch", "search", "findall", "finditer", "su
 
 
 class Use(NamedTuple):
-    """A pattern, how it is used (`match`, `fullmatch`, or `search` for all that look everywhere), and where.
+    """A pattern, its methods (`match`, `fullmatch`, or `search` for all that look everywhere), and its place.
 
-    `pattern` is None where it is put together at run time; `source` is then what puts it together."""
+    `pattern` is None if the code builds it at run time; `source` is then the expression that builds it."""
 
     place: str
     source: str
@@ -27,19 +27,19 @@ class Use(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What to call it in a list of exceptions: the file, and the pattern's name or what puts it together."""
+        """The name in a list of exceptions: the file, and the pattern's name or the expression that builds it."""
         return f"{self.place.partition(':')[0]} {self.variable or self.source}"
 
 
 def all_uses() -> list[Use]:
-    """All patterns, in the order of files."""
+    """Return all patterns, in the order of files."""
     return [use for path in _sources() for use in _uses(path)]
 
 
 @cache
 def _sources() -> tuple[Path, ...]:
-    found = [path for folder in ("pipeline", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
-    return (*found, ROOT / "celeryconfig.py", ROOT / "penstock_entry.py")
+    paths = [path for folder in ("pipeline", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return (*paths, ROOT / "celeryconfig.py", ROOT / "penstock_entry.py")
 
 
 @cache
@@ -49,7 +49,7 @@ def _text(path: Path) -> str:
 
 @cache
 def _nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All of a file's syntax tree."""
+    """Return all nodes of a file's syntax tree."""
     return tuple(ast.walk(ast.parse(_text(path))))
 
 
@@ -72,7 +72,7 @@ def _uses(path: Path) -> Iterator[Use]:
         place = f"{path.relative_to(ROOT)}:{node.lineno}"
         variable = named.get(id(node), "") if function == "compile" else ""
         called = {function} if function != "compile" else _methods_of(variable, path)
-        methods = frozenset(one if one in {"match", "fullmatch"} else "search" for one in called)
+        methods = frozenset(name if name in {"match", "fullmatch"} else "search" for name in called)
         yield Use(place, source, _compiled(node, names), methods, variable)
 
 
@@ -81,32 +81,36 @@ def _is_of_re(function: ast.expr) -> bool:
 
 
 def _compiled(call: ast.Call, names: dict[str, Any]) -> "re.Pattern[Any] | None":
-    """The pattern, if it does not depend on what is known at run time alone."""
+    """Return the pattern, or None if it depends on values of the run time."""
     flags = [
-        *(one for one in call.args[1:] if ast.unparse(one).startswith("re.")),
-        *(one.value for one in call.keywords if one.arg == "flags"),
+        *(argument for argument in call.args[1:] if ast.unparse(argument).startswith("re.")),
+        *(argument.value for argument in call.keywords if argument.arg == "flags"),
     ]
     try:
-        given = [eval(compile(ast.Expression(one), "", "eval"), dict(names)) for one in (call.args[0], *flags)]
+        values = [
+            eval(compile(ast.Expression(argument), "", "eval"), dict(names)) for argument in (call.args[0], *flags)
+        ]
     except NameError:
         return None
-    return re.compile(*given)
+    return re.compile(*values)
 
 
 def _methods_of(name: str, path: Path) -> set[str]:
-    """What is called on a pattern of this name: in its module and, if it is public, in all others."""
+    """Return the methods called on a pattern of this name: in its module and, if it is public, in all others."""
     searched = (
-        [path] if name.startswith("_") else [path, *(one for one in _sources() if _imports(one, name, _module(path)))]
+        [path]
+        if name.startswith("_")
+        else [path, *(source for source in _sources() if _imports(source, name, _module(path)))]
     )
-    called = [attribute for one in searched for attribute in _names(one)[name].attributes]
-    read = sum(_names(one)[name].reads for one in searched)
-    # Passed on, it may be used in any way.
+    called = [attribute for source in searched for attribute in _names(source)[name].attributes]
+    read = sum(_names(source)[name].reads for source in searched)
+    # A pattern that is passed on may be used in any way.
     return ({*called} & _METHODS) | (set() if called and read == len(called) else {"search"})
 
 
 @dataclass
 class _Name:
-    """What a file does with a name: how often it reads it, and the attributes that it takes from it."""
+    """A file's uses of a name: the number of its reads, and the attributes taken from it."""
 
     reads: int = 0
     attributes: list[str] = field(default_factory=list)
@@ -114,13 +118,13 @@ class _Name:
 
 @cache
 def _names(path: Path) -> Mapping[str, _Name]:
-    found: defaultdict[str, _Name] = defaultdict(_Name)
+    names: defaultdict[str, _Name] = defaultdict(_Name)
     for node in _nodes(path):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found[node.id].reads += 1
+            names[node.id].reads += 1
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found[node.value.id].attributes.append(node.attr)
-    return found
+            names[node.value.id].attributes.append(node.attr)
+    return names
 
 
 def _imports(path: Path, name: str, module: str) -> bool:

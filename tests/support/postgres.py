@@ -41,7 +41,7 @@ BEGIN
     END LOOP;
 END $$
 """
-"""All tables without rows, all ids from 1 again."""
+"""Empty all tables, and restart all ids at 1."""
 
 
 class Postgres:
@@ -53,9 +53,9 @@ class Postgres:
         self._server = get_server(folder, cleanup_mode=None, start=False)
         self._numbers = itertools.count(1)
         self._tables: list[tuple[Any, ...]] = []
-        """Of the template; empty until there is one."""
+        """The name of the template; empty until it exists."""
         self._cleared: list[str] = []
-        """Databases with the schema and no rows, which no test uses now."""
+        """Unused databases with the schema and no rows."""
 
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self._folder}"
@@ -66,8 +66,8 @@ class Postgres:
         return Path(self._server.bin_path)
 
     def start(self) -> None:
-        """Start it; returns when it accepts connections."""
-        # Without fsync: tests kill processes, and what those wrote the system keeps.
+        """Start the server. Returns when it accepts connections."""
+        # Without fsync: tests kill processes only, and the system keeps what these wrote.
         settings = ("fsync=off", "full_page_writes=off", "max_connections=300", "log_min_messages=fatal")
         options = f'-h "" -k {self._folder} ' + " ".join(f"-c {setting}" for setting in settings)
         self._pg_ctl("-o", options, "-l", str(self._folder / "server.log"), "start")
@@ -96,7 +96,7 @@ class Postgres:
         assert result.returncode == 0, f"pg_ctl {arguments[-1]} failed; see {self._folder / 'server.log'}"
 
     def create_database(self, *, migrated: bool) -> str:
-        """A database without rows, empty or with the current schema; its name."""
+        """Create a database without rows, with or without the current schema. Returns its name."""
         if migrated and self._cleared:
             return self._cleared.pop()
         name = f"test_{next(self._numbers)}"
@@ -104,19 +104,19 @@ class Postgres:
         return name
 
     def _template(self) -> str:
-        """A database with the schema: migrations run once, and a copy takes a tenth of the time."""
+        """Return the template with the schema: migrations run once, and a copy takes a tenth of their time."""
         if not self._tables:
             self._execute(f"CREATE DATABASE {_TEMPLATE}")
             database = Database(self.url(_TEMPLATE))
             migrate(database)
-            database.dispose()  # a template may have no connections
+            database.dispose()  # PostgreSQL copies only a template without connections
             self._tables = self._tables_of(_TEMPLATE)
         return _TEMPLATE
 
     def give_back(self, name: str) -> None:
-        """The test is over: its database is cleared for another one, or dropped if its schema is not the usual one.
+        """Clear the database of a finished test for the next one, or drop it if its schema is not the usual one.
 
-        Clearing takes a tenth of what a copy takes.
+        Clearing takes a tenth of the time of a copy.
         """
         self._execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name)
         if not self._tables or self._tables_of(name) != self._tables:

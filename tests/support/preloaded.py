@@ -1,10 +1,10 @@
-"""Python programs forked from a process that has imported what they need: that takes a second of a processor each.
+"""Python programs forked from a process with all their imports, which take each a second of a processor.
 
     process = preloaded().start("python", ["celery", "-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
 
-What is forked is as if it had been started as a program of its own: a session, an environment and standard streams of
-its own, also for who looks at it from outside; settings, contexts, consoles and Celery's configuration are made anew.
-It is a child of this process: the one between them ends at once, and this one adopts what it leaves
+A forked program is like one that was started on its own: with a session, an environment and standard streams of
+its own, also in the process table; settings, contexts, consoles and Celery's configuration are created anew.
+It is a child of this process: the process between them ends at once, and this one adopts its children
 (`PR_SET_CHILD_SUBREAPER`). Linux only.
 
 Commands that start a stack have its supervisor forked, too: see `forked_stack`.
@@ -35,9 +35,9 @@ _SET_CHILD_SUBREAPER = 36
 _STEP_S = 0.02
 _MESSAGE_BYTES = 1 << 17
 ROOM_BYTES = 1 << 14
-"""For the arguments and the environment of what is forked, where the system keeps its own."""
+"""The space for a forked program's arguments and environment, where the system keeps its own."""
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
-"""Variables of whoever runs the tests that programs under test must not see."""
+"""Variables of the tests' caller that programs under test must not see."""
 _MODULES = (
     *SHARED,
     "celery.bin.celery",
@@ -59,7 +59,7 @@ _MODULES = (
     "rich.panel",
     "rich.traceback",
 )
-"""What programs import late, too."""
+"""Modules that programs import late, too."""
 _NOT_IMPORTED = ("pipeline.interfaces", "pipeline.storage.migrations")
 
 
@@ -89,7 +89,7 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Harmless if it has ended."""
+        """Send the signal. Harmless if the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -101,7 +101,7 @@ class Forked:
 
 
 class Forker:
-    """The other end of a process that forks programs."""
+    """A client of the process that forks programs."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._lock = threading.Lock()
@@ -135,17 +135,17 @@ class Preloaded(Forker):
     """The process with all imports. A context manager: leaving it ends that process, but not its forks."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        super().__init__(ours)
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(near)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), "-" * ROOM_BYTES],
+            [sys.executable, "-m", __name__, str(far.fileno()), "-" * ROOM_BYTES],
             env=inherited | {"ROOM": "-" * ROOM_BYTES},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[far.fileno()],
         )
-        theirs.close()
+        far.close()
 
     def close(self) -> None:
         self._channel.close()
@@ -162,7 +162,7 @@ _shared: list[Preloaded] = []
 
 
 def preloaded() -> Preloaded:
-    """The one of this session, made when it is first asked for."""
+    """Return this session's preloaded process. The first call starts it."""
     if not _shared:
         _shared.append(Preloaded())
     return _shared[0]
@@ -175,12 +175,12 @@ def close_preloaded() -> None:
 
 
 def _adopt_orphans(on: bool) -> None:
-    """Whether descendants that lose their parent become children of this process."""
+    """Set whether descendants that lose their parent become children of this process."""
     assert ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
 
 
 def _import_all() -> None:
-    """Import what programs import, but for what reads settings or looks at the terminal when it is imported."""
+    """Import the modules of programs, except for those that read settings or the terminal at import."""
     for name in (*_MODULES, "tests.support.preloaded"):
         importlib.import_module(name)
     for path in sorted((ROOT / "pipeline").rglob("*.py")):
@@ -194,11 +194,11 @@ def _import_all() -> None:
 
 
 Request = tuple[dict[str, Any], list[int]]
-"""What to become, and its standard streams."""
+"""A program to become, with its standard streams."""
 
 
 def serve(channel: socket.socket) -> Request | None:
-    """Fork for each request and answer with the process; the request, in what was forked, and None at the end."""
+    """Fork for each request and answer with the process. Returns the request in the fork, and None at the end."""
     while True:
         message, streams, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
         if not message:
@@ -278,7 +278,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     _import_all()
-    # What is there now stays: collecting it would only copy pages in every process.
+    # Freeze the present objects: collecting them would only copy pages in every process.
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C for pytest ends it, too

@@ -1,4 +1,4 @@
-"""What PromQL expressions name: metrics, and the labels that they are chosen by."""
+"""The names in PromQL expressions: metrics, and the labels of their selectors."""
 
 import re
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ _LABEL = re.compile(r"(\w+)\s*[=!]~?\s*\"")
 
 
 def metrics(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """(metric, labels in its braces) of each selector."""
+    """Yield (metric, labels in its braces) of each selector."""
     for name, chosen in _METRIC.findall(expression):
         yield name, set(_LABEL.findall(chosen))
 
 
 def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
-    """Every query of a Grafana dashboard: of its panels, and of its variables."""
+    """Yield every query of a Grafana dashboard: of its panels, and of its variables."""
     for panel in dashboard["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))
         yield from expressions({"panels": panel.get("panels", []), "templating": {"list": []}})

@@ -104,7 +104,7 @@ class Count:
 
     @property
     def rate(self) -> float:
-        """Idioms for each 1,000 words."""
+        """Return the idioms for each 1,000 words."""
         return 1000 * self.idioms.total() / max(1, self.words)
 
     def add(self, place: str, line: str) -> None:
@@ -116,7 +116,7 @@ class Count:
             self.lines.append((total, f"{place}: {line.strip()[:160]}"))
 
     def worst(self, number: int) -> list[tuple[int, str]]:
-        """The lines with the most idioms."""
+        """Return the lines with the most idioms."""
         return sorted(self.lines, key=lambda line: -line[0])[:number]
 
 
@@ -137,17 +137,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--since", metavar="REVISION", help="count only lines that were added since this revision")
     parser.add_argument("--list", type=int, default=0, metavar="N", help="show the N worst lines")
     parser.add_argument("--limit", type=float, metavar="RATE", help="fail above this many idioms for each 1,000 words")
-    given = parser.parse_args(arguments)
-    only = added(given.since) if given.since else None
-    counted = count([*files_below(given.paths), *(file for file in only or () if file.is_file())], only)
-    exceeded = given.limit is not None and counted.rate > given.limit
-    for total, line in counted.worst(max(given.list, _WORST if exceeded else 0)):
+    options = parser.parse_args(arguments)
+    only = added(options.since) if options.since else None
+    counted = count([*files_below(options.paths), *(file for file in only or () if file.is_file())], only)
+    exceeded = options.limit is not None and counted.rate > options.limit
+    for total, line in counted.worst(max(options.list, _WORST if exceeded else 0)):
         print(total, line)
     print("; ".join(f"{name} {number}" for name, number in counted.idioms.items()))
-    what = " ".join(map(str, given.paths)) or f"since {given.since}"
-    print(f"{what}: {counted.idioms.total()} idioms in {counted.words:,} words: {counted.rate:.2f} for each 1,000")
+    subject = " ".join(map(str, options.paths)) or f"since {options.since}"
+    print(f"{subject}: {counted.idioms.total()} idioms in {counted.words:,} words: {counted.rate:.2f} for each 1,000")
     if exceeded:
-        print(f"The limit is {given.limit}. Rewrite the lines above. {_ADVICE}", file=sys.stderr)
+        print(f"The limit is {options.limit}. Rewrite the lines above. {_ADVICE}", file=sys.stderr)
     return int(exceeded)
 
 

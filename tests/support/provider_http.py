@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Server(ThreadingHTTPServer):
-    """One thread a connection, for hundreds of them; `stop` ends them all."""
+    """Serves hundreds of connections with a thread each. `stop` ends them all."""
 
     request_queue_size = 1024
     daemon_threads = False  # so that `server_close` waits for them
@@ -55,12 +55,12 @@ class Server(ThreadingHTTPServer):
             self._connections.discard(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # clients that give up are what some tests are about
+        if not isinstance(sys.exception(), ConnectionError):  # in some tests clients hang up
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads calls off one connection and sends what the provider decided."""
+    """Reads calls from one connection and sends the provider's replies."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
             cast("Server", self.server).closed(self.connection)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name is the base class's)
-        """Keep quiet: the records say it all."""
+        """Write no log: the records have everything."""
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._misbehave(reply)
         finally:
-            # Before the reply leaves: its reader may call again at once, which must not count as a second call.
+            # Before the reply: its reader may call again at once, and that must not count as a second call under way.
             self.provider.leave(record, status)
         if status:
             self._send(reply)
@@ -164,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
         if seconds is not None and seconds <= 0:
             return False
         with selectors.DefaultSelector() as selector:
-            # Nothing more is due from the client: a socket that can be read has ended.
+            # The client sends nothing more, so a readable socket has ended.
             selector.register(self.connection, selectors.EVENT_READ)
             return bool(selector.select(seconds))
 

@@ -3,7 +3,7 @@
 In a test: ``with ProviderServer(latency_s=0.1) as server: … server.base_url …``. From a shell:
 ``python -m tests.support.provider_server --port 8900 --latency 1 --limit-per-s 10``; scripts are then set by
 ``POST /__script`` (the fields of `Script`, faults as objects with the fields of `Fault`; ``"reset": true`` forgets
-the records) and what was seen is read at ``GET /__stats`` (``?records=0`` for the counts alone).
+the records). ``GET /__stats`` returns the records and counts (``?records=0``: the counts alone).
 """
 
 import argparse
@@ -58,7 +58,7 @@ class Fault:
 
 @dataclass
 class Record:
-    """One call as the server saw it. `time`: monotonic seconds at its arrival; `ended`: when it was under way no more,
+    """One call as the server saw it. `time`: monotonic seconds at its arrival; `ended`: the same at its end,
     0 before; `status`: 0 until it is answered; `image_sha256`: of its last picture."""
 
     time: float
@@ -74,11 +74,11 @@ class Record:
 
 @dataclass
 class Script:
-    """How the server behaves. `limit` calls are let in during any `window_s` seconds; 0 means without limit.
+    """How the server behaves. It admits `limit` calls in any `window_s` seconds; 0: without limit.
 
-    `faults` are used up first to last, one a call (None: answer that call well); then `rule` is asked, then `always`
-    holds. `answers`: replies by the image's sha256. `models`: the only ones known; empty: any. `answer`: the text that
-    a call without a picture is answered with; `look`: one with pictures. `vector`: the vector of a text.
+    Each call uses up the next of `faults` (None: answer it well). Once none is left, `rule` decides, then `always`.
+    `answers`: replies by the image's sha256. `models`: the only known ones; empty: any. `answer` makes the text for
+    a call without pictures, `picture_answer` for one with pictures. `vector` makes the vector of a text.
     """
 
     latency_s: float = 0.0
@@ -92,13 +92,13 @@ class Script:
     always: Fault | None = None
     rule: Callable[[Record], Fault | None] | None = None
     answer: Callable[[Record], str] | None = None
-    look: Callable[[Record], str] | None = None
+    picture_answer: Callable[[Record], str] | None = None
     vector: Callable[[str], list[float]] | None = None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What goes back over the wire; `how` tells the sender about replies that never come to a good end."""
+    """The reply on the wire; `how` tells the sender how to break it off."""
 
     status: int
     body: bytes
@@ -108,13 +108,13 @@ class Reply:
 
 
 def default_markdown(image: bytes) -> str:
-    """What the server answers about `image`: Markdown that names it, so that a test can tell pages apart."""
+    """Return the server's answer about `image`: Markdown with its hash, so that a test can tell pages apart."""
     digest = hashlib.sha256(image).hexdigest()
     return f"# Page {digest[:12]}\n\nThe picture has {len(image)} bytes.\n"
 
 
 def default_vector(text: str) -> list[float]:
-    """Eight numbers in -1 … 1 that depend on `text` alone."""
+    """Return eight numbers in -1 … 1 that depend on `text` alone."""
     return [byte / 127.5 - 1 for byte in hashlib.sha256(text.encode()).digest()[:8]]
 
 
@@ -141,7 +141,7 @@ class ProviderServer:
         self.stop()
 
     def stop(self) -> None:
-        """End every connection and refuse new ones, as a provider that goes down would. Harmless if it is down."""
+        """End every connection and refuse new ones, like a provider that goes down. Harmless if it is down."""
         if self.server:
             self.server.stop()
 
@@ -161,7 +161,7 @@ class ProviderServer:
 
     @property
     def counts(self) -> dict[int, int]:
-        """Calls by the status they were answered with; 0: not answered."""
+        """Count calls by the status of their answer; 0: unanswered."""
         with self._changed:
             return dict(Counter(record.status for record in self.records))
 
@@ -173,15 +173,15 @@ class ProviderServer:
             return stats | ({"records": [asdict(r) for r in self.records]} if records else {})
 
     def push(self, *faults: Fault | None) -> None:
-        """Add to the end of the script; None stands for a call that is answered well."""
+        """Add faults to the end of the script; None: answer that call well."""
         with self._changed:
             self.script.faults.extend(faults)
 
     def configure(self, change: dict[str, Any]) -> None:
-        """Take over a JSON script. Raises `TypeError` for fields that do not exist."""
+        """Replace the script by a JSON script. Raises `TypeError` for unknown fields."""
         values = dict(change)
         reset = values.pop("reset", False)
-        known = {f.name for f in fields(Script)} - {"rule", "answer", "look", "vector"}
+        known = {f.name for f in fields(Script)} - {"rule", "answer", "picture_answer", "vector"}
         if unknown := values.keys() - known:
             raise TypeError(f"unknown fields: {', '.join(sorted(unknown))}")
         if "faults" in values:
@@ -201,11 +201,11 @@ class ProviderServer:
             return self._changed.wait_for(condition, timeout_s)
 
     def wait_for_calls(self, count: int, timeout_s: float = 10) -> bool:
-        """Wait until `count` calls have come in."""
+        """Wait until `count` calls have arrived."""
         return self.wait_for(lambda: len(self.records) >= count, timeout_s)
 
     def arrive(self, path: str, body: dict[str, Any], key: str) -> tuple[Record, Reply]:
-        """Count a call as under way and decide what is sent back. `leave` must follow."""
+        """Count a call as under way and decide its reply. `leave` must follow."""
         record = read_call(path, body)
         with self._changed:
             record.key_ok = not self.script.api_key or key == self.script.api_key
@@ -217,7 +217,7 @@ class ProviderServer:
         return record, reply
 
     def leave(self, record: Record, status: int) -> None:
-        """A call is under way no more; `status` is what it was answered with, 0 where it was not."""
+        """Record the end of a call. `status`: of its answer, 0 without one."""
         with self._changed:
             record.status, record.ended = status, time.monotonic()
             self._under_way -= 1
@@ -261,14 +261,14 @@ class ProviderServer:
 
 
 def _spans(records: Iterable[Record]) -> dict[str, float]:
-    """Seconds of the calls that have ended: added up, and from the first one's arrival to the last end."""
+    """Return the seconds of ended calls: their sum, and from the first arrival to the last end."""
     times = [(record.time, record.ended) for record in records if record.ended]
     span_s = max(end for _, end in times) - min(begin for begin, _ in times) if times else 0.0
     return {"busy_s": sum(end - begin for begin, end in times), "span_s": span_s}
 
 
 def read_call(path: str, body: dict[str, Any]) -> Record:
-    """What a request asks for, as a record without a status."""
+    """Return a request as a record without a status."""
     record = Record(time=time.monotonic(), path=path, model=str(body.get("model", "")), body=body)
     texts: list[str] = []
     for message in body.get("messages", []):
@@ -309,8 +309,8 @@ def _good_reply(record: Record, script: Script) -> Reply:
 
 def _text_for(record: Record, script: Script) -> str:
     if record.image_sha256:
-        look = script.look or (lambda _: default_markdown(next(_images(record.body))))
-        return script.answers.get(record.image_sha256) or look(record)
+        picture_answer = script.picture_answer or (lambda _: default_markdown(next(_images(record.body))))
+        return script.answers.get(record.image_sha256) or picture_answer(record)
     if script.answer:
         return script.answer(record)
     echo = hashlib.sha256(record.prompt.encode()).hexdigest()[:12]
@@ -394,7 +394,7 @@ def _arguments() -> argparse.Namespace:
 
 def _answers(name: str) -> dict[str, Any]:
     module, _, function = name.partition(":")
-    return dict.fromkeys(("answer", "look"), getattr(import_module(module), function)) if name else {}
+    return dict.fromkeys(("answer", "picture_answer"), getattr(import_module(module), function)) if name else {}
 
 
 def main() -> None:

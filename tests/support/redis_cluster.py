@@ -29,22 +29,22 @@ class RedisCluster:
         return [f"redis://127.0.0.1:{server.port}" for server in self.servers]
 
     def start(self) -> None:
-        """Returns when all of them serve all slots."""
+        """Start the servers. Returns when all of them serve all slots."""
         for server in self.servers:
             server.start()
         for number, server in enumerate(self.servers):
             with server.client() as client:
                 begin, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS
                 client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, end))
-                # Without an epoch of its own, each would have to win it from the others first.
+                # Otherwise the servers would have to negotiate their epochs first.
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                # Each meets each: to hear of one another from a third takes them longer.
+                # Introduce each server to each other one, because gossip takes longer.
                 for other in self.servers[:number]:
                     client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
         wait_until(lambda: all(map(_serves, self.servers)), READY_S, "the cluster serves all slots")
 
     def flush(self) -> None:
-        """FLUSHALL on each."""
+        """Send FLUSHALL to each server."""
         for server in self.servers:
             server.flush()
 
@@ -58,7 +58,7 @@ class RedisCluster:
 
 
 def _free_port() -> int:
-    """A free port whose bus port, 10,000 above, is free too; the system assigns neither of them."""
+    """Return a free port whose bus port, 10,000 above, is free too. The system assigns neither of them."""
     while True:
         port = random.randrange(12_000, 22_000)
         with socket.socket() as server, socket.socket() as bus, suppress(OSError):

@@ -21,7 +21,7 @@ class RedisServer:
     """One server on one port, for as long as the object lives. A context manager: leaving it kills the server."""
 
     def __init__(self, folder: Path, *options: str, password: str = "") -> None:
-        """`options`: further ones of its command line."""
+        """`options`: further options of its command line."""
         self._folder = folder
         self._options = [*options, *(["--requirepass", password] if password else [])]
         self._password = password
@@ -33,7 +33,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it with the data that is there; returns when it answers. Harmless if it is up."""
+        """Start the server with its stored data. Returns when it answers. Harmless if it is up."""
         if self.running:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
-        """Whether it has loaded its data and serves."""
+        """Return whether the server has loaded its data and serves."""
         with self.client() as client:
             try:
                 return bool(client.ping())
@@ -78,7 +78,7 @@ class RedisServer:
                 return False
 
     def client(self) -> "Redis":
-        """A client that fails at once; use it as a context manager."""
+        """Return a client that fails at once. Use it as a context manager."""
         retry = Retry(NoBackoff(), 0)
         return Redis(
             port=self.port, password=self._password or None, decode_responses=True, socket_timeout=5, retry=retry
@@ -91,17 +91,17 @@ class RedisServer:
             self._process.wait()
 
     def fall_silent(self) -> None:
-        """SIGSTOP: connections stay without an answer, as when a host loses its power. `kill` ends it."""
+        """SIGSTOP: connections get no answer, as if the host had lost its power. `kill` ends it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def lose_data(self) -> None:
-        """Remove everything that a stopped server had stored."""
+        """Remove the stored data of a stopped server."""
         assert not self.running, "kill it first"
         shutil.rmtree(self._folder)
 
     def limit_memory(self, octets: int) -> None:
-        """Take in nothing more beyond this; 0: no limit."""
+        """Refuse writes beyond this many bytes; 0: no limit."""
         with self.client() as client:
             client.config_set("maxmemory", octets)
 

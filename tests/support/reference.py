@@ -1,4 +1,4 @@
-"""The pages of docs/reference that the code makes: `python -m tests.support.reference` writes them."""
+"""The generated pages of docs/reference: `python -m tests.support.reference` writes them."""
 
 import ast
 import inspect
@@ -47,7 +47,7 @@ _EVENTS = """# Events
 
 
 def cli() -> str:
-    """Every command with its arguments and options."""
+    """Return the page of all commands with their arguments and options."""
     return "\n".join([_CLI, *_commands(get_command(app), "penstock", None)])
 
 
@@ -65,12 +65,16 @@ def _commands(command: Any, path: str, parent: Any) -> Iterator[str]:
 
 
 def _parameters(command: Any) -> Iterator[str]:
-    for one in command.params:
-        is_argument = one.param_type_name == "argument"
-        if not getattr(one, "hidden", False):
-            names = [one.metavar or one.name.upper()] if is_argument else [*one.opts, *one.secondary_opts]
+    for parameter in command.params:
+        is_argument = parameter.param_type_name == "argument"
+        if not getattr(parameter, "hidden", False):
+            names = (
+                [parameter.metavar or parameter.name.upper()]
+                if is_argument
+                else [*parameter.opts, *parameter.secondary_opts]
+            )
             shown = ", ".join(f"`{name}`" for name in names)
-            meaning = _escaped(_line(one.help)).replace("|", "\\|")
+            meaning = _escaped(_line(parameter.help)).replace("|", "\\|")
             yield f"| {shown} | {meaning} |"
 
 
@@ -83,22 +87,22 @@ def _line(text: str | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text with `<` and `*` outside code spans as HTML, so that Markdown shows them."""
+    """Return the text with `<` and `*` outside code spans as HTML, so that Markdown shows them."""
     parts = text.split("`")
     parts[::2] = [part.replace("<", "&lt;").replace("*", "&#42;") for part in parts[::2]]
     return "`".join(parts)
 
 
 def events() -> str:
-    """Every kind of row that sends events, with its types and the fields of its data."""
+    """Return the page of all kinds of rows that send events, with their types and the fields of their data."""
     flows()  # imports their tables
     lines = [_EVENTS]
-    for kind, one in sorted(announced.KINDS.items()):
-        if one.flow not in FLOWS:  # tests have tables of their own
+    for kind, kind_facts in sorted(announced.KINDS.items()):
+        if kind_facts.flow not in FLOWS:  # tests have tables of their own
             continue
-        lines += [f"## `{kind}`", "", f"Flow: {one.flow}. Fields of `data`, beside `id` and `status`:", ""]
-        lines += [f"- `{column}`" for column in one.columns] or ["- none"]
-        lines += ["", "Types:", "", *(f"- `{name}`" for name in one.types), ""]
+        lines += [f"## `{kind}`", "", f"Flow: {kind_facts.flow}. Fields of `data`, beside `id` and `status`:", ""]
+        lines += [f"- `{column}`" for column in kind_facts.columns] or ["- none"]
+        lines += ["", "Types:", "", *(f"- `{name}`" for name in kind_facts.types), ""]
     return "\n".join(lines)
 
 

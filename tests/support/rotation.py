@@ -1,17 +1,17 @@
-"""What `make test` leaves out, and who runs it when.
+"""The tests that `make test` leaves out, and when they run.
 
-Two things wait for their turn, since something shorter proves most of what they prove: tests marked `rotating`, and
-tests on PostgreSQL that run on SQLite anyway. Tests of `ONE_DATABASE` have no such repetition: what their callees ask
-a database has tests of its own. `--rotating` says which of them run:
+Two kinds of tests take turns, because shorter tests prove most of the same: tests marked `rotating`, and
+tests on PostgreSQL that run on SQLite anyway. Tests of `ONE_DATABASE` run on SQLite only: the queries of their
+callees have tests of their own. `--rotating` selects those that run:
 
     none    the default
     3/8     the third eighth, by a hash of the test's id
     turn    the eighth whose turn it is, by the commit: `.ci/run`
     all     `make test-all`
 
-Collections of inputs have turns, too: a test that goes through one asks `Rotation.of` for those that are due. Without
-`all`, that is always an eighth, by the commit unless `3/8` names it. A test that is named by its id (`FILE::NAME`) runs
-whether it rotates or not.
+Collections of inputs take turns, too: a test of a collection asks `Rotation.of` for the due inputs. Without
+`all`, these are an eighth, chosen by the commit unless `3/8` names it. A test named by its id (`FILE::NAME`) runs
+in any case.
 """
 
 import subprocess
@@ -48,22 +48,24 @@ _ROTATION = pytest.StashKey["Rotation"]()
 
 @dataclass(frozen=True)
 class Rotation:
-    """What this session runs."""
+    """The selection of this session."""
 
     part: int
     """The eighth of inputs, from 1; of tests, too, if `tests` is "part"."""
     tests: str
-    """Of those that rotate: "none", "part" or "all"."""
+    """Of the rotating tests: "none", "part" or "all"."""
     by: str
-    """Who chose the part."""
+    """The source of the choice of the part."""
 
     def includes(self, test: str) -> bool:
-        """Whether a test that rotates runs."""
+        """Return whether a rotating test runs."""
         return self.tests == "all" or (self.tests == "part" and self._is_due(test))
 
     def of(self, inputs: Iterable[Input]) -> list[Input]:
-        """The due inputs, and the pinned ones, which have revealed defects before."""
-        return [one for one in inputs if self.tests == "all" or one.pinned or self._is_due(one.name)]
+        """Return the due inputs, and the pinned ones, which have revealed defects before."""
+        return [
+            candidate for candidate in inputs if self.tests == "all" or candidate.pinned or self._is_due(candidate.name)
+        ]
 
     def _is_due(self, name: str) -> bool:
         return sha256(name.encode()).digest()[0] % PARTS + 1 == self.part
@@ -71,7 +73,7 @@ class Rotation:
     def described(self) -> str:
         if self.tests == "all":
             return "rotation: everything runs"
-        left_out = "without what rotates" if self.tests == "none" else f"with part {self.part}/{PARTS} of what rotates"
+        left_out = "no rotating tests" if self.tests == "none" else f"part {self.part}/{PARTS} of the rotating tests"
         return (
             f"rotation: {left_out}, and part {self.part}/{PARTS} of collected inputs ({self.by}); "
             "`--rotating all` or `make test-all` runs everything"
@@ -83,12 +85,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rotating",
         default="none",
         metavar="none|turn|K/8|all",
-        help="which of the tests that rotate run: see tests/support/rotation.py",
+        help="the rotating tests to run: see tests/support/rotation.py",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_ROTATION] = rotation(config.getoption("rotating"), named=any("::" in one for one in config.args))
+    config.stash[_ROTATION] = rotation(
+        config.getoption("rotating"), named=any("::" in argument for argument in config.args)
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -96,7 +100,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def rotation(wanted: str, *, named: bool = False) -> Rotation:
-    """What `--rotating` says."""
+    """Return the selection for a value of `--rotating`."""
     part, by = _turn()
     if wanted in {"none", "turn", "all"}:
         tests = "all" if named else "part" if wanted == "turn" else wanted
@@ -111,25 +115,25 @@ def rotation(wanted: str, *, named: bool = False) -> Rotation:
 
 @cache
 def _turn() -> tuple[int, str]:
-    """The part in turn, by the commit, or by the day without a commit."""
-    asked = ["git", "rev-parse", "--short=8", "HEAD"]
+    """Return the part in turn and its source: the commit, or the day without a commit."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
     try:
-        done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         today = datetime.now(UTC).date()
         return today.toordinal() % PARTS + 1, f"by the day, {today}"
-    found = done.stdout.strip()
-    return int(found, 16) % PARTS + 1, f"by commit {found}"
+    commit = done.stdout.strip()
+    return int(commit, 16) % PARTS + 1, f"by commit {commit}"
 
 
 @pytest.fixture(scope="session", name="rotation")
 def _rotation(pytestconfig: pytest.Config) -> Rotation:
-    """Which inputs of a collection are due."""
+    """The session's selection of inputs."""
     return pytestconfig.stash[_ROTATION]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The databases that a test runs on."""
+    """Return the databases that a test runs on."""
     if "database_url" not in metafunc.fixturenames or _names_its_database(metafunc):
         return
     kinds: list[object] = ["sqlite"]
@@ -141,7 +145,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _names_its_database(metafunc: pytest.Metafunc) -> bool:
-    """Whether a mark parametrises `database_url`, or something nearer than `tests/conftest.py` defines it."""
+    """Return whether a mark parametrises `database_url`, or a nearer conftest than `tests/conftest.py` defines it."""
     marked = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     return marked or metafunc._arg2fixturedefs["database_url"][-1].func.__module__ != "tests.conftest"
 

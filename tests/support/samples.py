@@ -1,4 +1,4 @@
-"""Small PDFs and pictures, made as tests need them."""
+"""Makers of small PDFs and pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Sheet:
 
 
 def pdf_bytes(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
-    """A PDF with these pages; F1 is Helvetica."""
+    """Return a PDF with these pages. F1 is Helvetica."""
     bodies = [b"", b"", b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"]
     pages: list[int] = []
     for sheet in sheets:
@@ -44,7 +44,7 @@ def pdf_bytes(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
 
 
 def with_table(bodies: Sequence[bytes], trailer: bytes) -> bytes:
-    """A PDF of these objects, numbered from 1; the first is its catalog."""
+    """Return a PDF of these objects, numbered from 1. The first is its catalog."""
     out = bytearray(b"%PDF-1.7\n")
     offsets = []
     for number, body in enumerate(bodies, 1):
@@ -58,30 +58,30 @@ def with_table(bodies: Sequence[bytes], trailer: bytes) -> bytes:
 
 
 def shown(text: str, x: float, y: float, size: float = 12) -> bytes:
-    """Drawing commands for one line of text at (x, y) in points from the bottom left."""
+    """Return drawing commands for one line of text at (x, y) in points from the bottom left."""
     escaped = text.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
     return f"BT /F1 {size} Tf {x} {y} Td ({escaped}) Tj ET\n".encode("cp1252")
 
 
 def shown_lines(lines: Sequence[str], x: float = 72, top: float = 720, size: float = 12, pitch: float = 14) -> bytes:
-    """Drawing commands for lines of text, one below the other."""
+    """Return drawing commands for lines of text, one below the other."""
     return b"".join(shown(line, x, top - index * pitch, size) for index, line in enumerate(lines))
 
 
 def text_pdf(path: Path, pages: Sequence[Sequence[str]]) -> Path:
-    """A PDF with a text layer: the lines of each page."""
+    """Write a PDF with a text layer: the lines of each page."""
     path.write_bytes(pdf_bytes([Sheet(shown_lines(lines)) for lines in pages]))
     return path
 
 
 def sized_pdf(path: Path, *boxes: str) -> Path:
-    """A PDF with an empty page for each MediaBox, such as `0 0 612 792`."""
+    """Write a PDF with an empty page for each MediaBox, such as `0 0 612 792`."""
     path.write_bytes(pdf_bytes([Sheet(box=box) for box in boxes]))
     return path
 
 
 def two_column_pdf(path: Path, left: Sequence[str], right: Sequence[str], title: str) -> Path:
-    """A PDF whose lines were written across the columns: left and right line in turn."""
+    """Write a PDF whose lines alternate between the columns: left and right line in turn."""
     content = shown(title, 150, 740, 18)
     for index in range(max(len(left), len(right))):
         for x, lines in ((60, left), (320, right)):
@@ -92,7 +92,7 @@ def two_column_pdf(path: Path, left: Sequence[str], right: Sequence[str], title:
 
 
 def encrypted_pdf(path: Path) -> Path:
-    """A PDF that no password opens."""
+    """Write a PDF that no password opens."""
     key = "00" * 32
     trailer = f"/Encrypt<</Filter/Standard/V 1/R 2/O<{key}>/U<{key}>/P -4>>/ID[<{key}><{key}>]".encode()
     path.write_bytes(pdf_bytes([Sheet(shown("secret", 72, 700))], trailer=trailer))
@@ -100,18 +100,18 @@ def encrypted_pdf(path: Path) -> Path:
 
 
 def form_pdf(path: Path, value: str) -> Path:
-    """A PDF with a filled form field and no other text."""
+    """Write a PDF with a filled form field and no other text."""
     drawn = shown(value, 2, 5)
     head = b"<</Type/XObject/Subtype/Form/BBox[0 0 200 20]/Resources<</Font<</F1 3 0 R>>>>/Length %d>>"
-    look = head % len(drawn) + b"stream\n" + drawn + b"\nendstream"
+    appearance = head % len(drawn) + b"stream\n" + drawn + b"\nendstream"
     widget = b"<</Type/Annot/Subtype/Widget/FT/Tx/T(name)/F 4/Rect[72 600 272 620]/AP<</N 5 0 R>>>>"
-    objects = (look, widget)
+    objects = (appearance, widget)
     path.write_bytes(pdf_bytes([Sheet(extra="/Annots[{1} 0 R]", objects=objects)]))
     return path
 
 
 def picture_of(lines: Sequence[str], size: tuple[int, int] = (900, 500), font_px: int = 36) -> Image.Image:
-    """A white RGB picture with lines of black text."""
+    """Return a white RGB picture with lines of black text."""
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
     for index, line in enumerate(lines):
@@ -120,6 +120,6 @@ def picture_of(lines: Sequence[str], size: tuple[int, int] = (900, 500), font_px
 
 
 def scanned_pdf(path: Path, lines: Sequence[str]) -> Path:
-    """A PDF that is only pictures: no text layer."""
+    """Write a PDF of pictures, without a text layer."""
     picture_of(lines).save(path, format="PDF", resolution=100)
     return path

@@ -1,4 +1,4 @@
-"""Pictures of screens, what models answer about them, and a driver that does the workers' part, message by message."""
+"""Pictures of screens, the models' answers about them, and a driver that does the workers' part, message by message."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ MAX_MESSAGES = 50
 
 
 def picture(text: str) -> bytes:
-    """A small screen with a line of text that can be read: a square one, since the engine enlarges the shorter side."""
+    """Return a small screen with a legible line of text: a square one, since the engine enlarges the shorter side."""
     image = Image.new("RGB", (320, 320), "white")
     ImageDraw.Draw(image).text((20, 40), text, "black", ImageFont.load_default(36))
     buffer = BytesIO()
@@ -43,55 +43,55 @@ def picture(text: str) -> bytes:
 
 
 def batch_ready(context: Context) -> list[int]:
-    """What `screenshots.batch` does for each source that is ready; the new batches."""
-    ready = [one.source for one in frame_buffer.waiting(context) if one.ready]
-    return [made for source in ready for made in frame_buffer.batch(context, source)]
+    """Do the work of `screenshots.batch` for each source that is ready. Returns the ids of the new batches."""
+    ready = [frames.source for frames in frame_buffer.waiting(context) if frames.ready]
+    return [batch_id for source in ready for batch_id in frame_buffer.batch(context, source)]
 
 
 def paint(context: Context, shot_ids: Iterable[int], text: str = "Screen") -> None:
-    """Frames show a real picture each: `Screen 1` for the first."""
+    """Give each frame a real picture: `Screen 1` for the first."""
     with context.db.read() as session:
         names = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
     for shot_id in shot_ids:
         files.path_of(context.settings, names[shot_id]).write_bytes(picture(f"{text} {shot_id}"))
 
 
-def told(record: Record) -> dict[str, Any]:
-    """The JSON that a call's prompt begins with."""
+def prompt_of(record: Record) -> dict[str, Any]:
+    """Return the JSON at the start of a call's prompt."""
     content = record.body["messages"][-1]["content"]
     text = content if isinstance(content, str) else content[0]["text"]
-    found: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
-    return found
+    prompt: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
+    return prompt
 
 
 def kind_of(record: Record) -> str:
-    """What a call is for: `index`, `expand`, `merge` or `embed`."""
+    """Return the purpose of a call: `index`, `expand`, `merge` or `embed`."""
     if record.path == EMBED:
         return "embed"
-    asked = told(record)
-    return "index" if "screenshots" in asked else "merge" if "existing" in asked else "expand"
+    prompt = prompt_of(record)
+    return "index" if "screenshots" in prompt else "merge" if "existing" in prompt else "expand"
 
 
-def seen(asked: dict[str, Any], title: str = "Writing a test", **segment: Any) -> dict[str, Any]:
-    """What a vision model says: one segment over all that it was sent, and a text of each."""
-    shots = asked["screenshots"]
-    one = {
+def index_reply(prompt: dict[str, Any], title: str = "Writing a test", **segment: Any) -> dict[str, Any]:
+    """Return a vision model's reply: one segment over all its screenshots, and a text of each."""
+    shots = prompt["screenshots"]
+    first = {
         "segment_id": "s",
         "screen_ids": [shot["screen_id"] for shot in shots],
         "event": {"title": title, "summary": "In an editor.", "importance": 7, "confidence": 8},
         "merge_hint": {"decision": "NEW"},
         "keywords": ["test"],
     } | segment
-    read = [{"screenshot_id": one["screenshot_id"], "ocr_text": f"text {one['screenshot_id']}"} for one in shots]
-    return {"segments": [one], "entities": ["Penstock"], "screenshots": read}
+    read = [{"screenshot_id": shot["screenshot_id"], "ocr_text": f"text {shot['screenshot_id']}"} for shot in shots]
+    return {"segments": [first], "entities": ["Penstock"], "screenshots": read}
 
 
-def expanded(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a text model makes of segments: an event for each, with a plan that is derived from it."""
-    ids = {screen["screen_id"]: screen["database_id"] for screen in asked["screenshotMapping"]}
+def expand_reply(prompt: dict[str, Any]) -> dict[str, Any]:
+    """Return a text model's reply about segments: an event for each, with a plan derived from it."""
+    ids = {screen["screen_id"]: screen["database_id"] for screen in prompt["screenshotMapping"]}
     nodes: list[dict[str, Any]] = []
     edges = []
-    for segment in asked["segments"]:
+    for segment in prompt["segments"]:
         shots = [ids[screen] for screen in segment["screen_ids"] if screen in ids]
         known = {"thread_id": segment["thread_id"], "screenshot_ids": shots, "summary": "By a model."}
         nodes.append({"kind": "event", "title": f"{segment['event']['title']}, expanded", **known})
@@ -100,9 +100,9 @@ def expanded(asked: dict[str, Any]) -> dict[str, Any]:
     return {"nodes": nodes, "edges": edges}
 
 
-def merged(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a text model makes of two nodes."""
-    title = f"{asked['existing']['title']} & {asked['new']['title']}"
+def merge_reply(prompt: dict[str, Any]) -> dict[str, Any]:
+    """Return a text model's reply about two nodes."""
+    title = f"{prompt['existing']['title']} & {prompt['new']['title']}"
     return {"title": title, "summary": "Both.", "keywords": ["both"], "entities": [{"name": "Model"}]}
 
 
@@ -110,19 +110,19 @@ def merged(asked: dict[str, Any]) -> dict[str, Any]:
 class Models:
     """The rule of a `ProviderServer` that plays all models; each answer is JSON, or raw text."""
 
-    index: Callable[[dict[str, Any]], object] = seen
-    expand: Callable[[dict[str, Any]], object] = expanded
-    merge: Callable[[dict[str, Any]], object] = merged
+    index: Callable[[dict[str, Any]], object] = index_reply
+    expand: Callable[[dict[str, Any]], object] = expand_reply
+    merge: Callable[[dict[str, Any]], object] = merge_reply
 
     def __call__(self, record: Record) -> Fault | None:
         kind = kind_of(record)
         if kind == "embed":
             return None
         says: Callable[[dict[str, Any]], object] = getattr(self, kind)
-        said = says(told(record))
-        return (
-            said if isinstance(said, Fault) else Fault(status=200, text=said if isinstance(said, str) else _json(said))
-        )
+        answer = says(prompt_of(record))
+        if isinstance(answer, Fault):
+            return answer
+        return Fault(status=200, text=answer if isinstance(answer, str) else _json(answer))
 
 
 def _json(value: object) -> str:
@@ -131,7 +131,7 @@ def _json(value: object) -> str:
 
 @contextmanager
 def lost_at(module: ModuleType, name: str) -> Iterator[None]:
-    """The worker is lost where it would call `module.name`."""
+    """End the worker where it would call `module.name`."""
 
     def die(*_: object, **__: object) -> None:
         raise SystemExit
@@ -153,35 +153,35 @@ class Driver:
         return Owner(worker, uuid4().hex)
 
     def analyse(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
-        """A message for a shard."""
+        """Handle a message for a shard."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
         with ShardMessage(self.context, batch_id, queue, self.owner(), guarded) as message:
             return message.run()
 
-    def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
+    def analyse_all(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
         """Handle all messages for a batch's shards, each until it ends, and the merge after them."""
-        begun = analysis.claim(self.context, batch_id)
-        assert begun is not None, "the batch is not due"
-        for _ in range(begun.due):
+        batch = analysis.claim(self.context, batch_id)
+        assert batch is not None, "the batch is not due"
+        for _ in range(batch.due):
             for _ in range(MAX_MESSAGES):
                 if not self.analyse(batch_id, queue).requeue:
                     break
         return analysis.settle(self.context, batch_id)
 
     def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Settled:
-        """A message that makes nodes of a batch."""
+        """Handle a message that makes nodes of a batch."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
         with ExpandMessage(self.context, batch_id, queue, self.owner(), guarded) as message:
             return message.run()
 
     def join(self, queue: str = SCREENSHOT_TEXT, *, alone: bool = False) -> Settled:
-        """A message that merges nodes."""
+        """Handle a message that merges nodes."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
         with MergeMessage(self.context, queue, self.owner(), guarded) as message:
             return message.run(alone=alone)
 
     def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Settled:
-        """A message that makes vectors."""
+        """Handle a message that makes vectors."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
         return embedding.embed(self.context, self.owner(), guarded, portion)
 

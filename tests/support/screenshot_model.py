@@ -1,7 +1,7 @@
 """A vision and text model for the screenshots flow, for a scripted provider, and frames that are new in each test.
 
-In a test: ``model = ScreenshotModel(); ProviderServer(answer=model.answer, look=model.answer)``. What it was asked is
-read from the provider's records: `asked_of(record)`.
+In a test: ``model = ScreenshotModel(); ProviderServer(answer=model.answer, picture_answer=model.answer)``. Read the
+questions from the provider's records: `question_of(record)`.
 """
 
 import json
@@ -23,8 +23,8 @@ CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One question. `shot_ids`: the screenshots that it shows or tells of; `titles`: of the nodes, for a merge."""
+class Question:
+    """One question. `shot_ids`: the screenshots that it shows or names; `titles`: of the nodes, for a merge."""
 
     operation: Operation
     data: dict[str, Any] = field(repr=False)
@@ -34,12 +34,12 @@ class Asked:
     titles: tuple[str, ...] = ()
 
 
-Trick = Callable[[Asked, dict[str, Any]], str]
-"""Makes a reply out of the good one."""
+Trick = Callable[[Question, dict[str, Any]], str]
+"""Makes a bad reply out of the good one."""
 
 
-def asked_of(record: Record) -> Asked:
-    """What a call asks, by its prompt."""
+def question_of(record: Record) -> Question:
+    """Return the question of a call's prompt."""
     content = record.body["messages"][-1]["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = next(part["text"] for part in parts if part["type"] == "text")
@@ -47,59 +47,59 @@ def asked_of(record: Record) -> Asked:
     repair, pictures = bool(text[end:].strip()), sum(part["type"] == "image_url" for part in parts)
     if "screenshots" in data:
         shots = tuple(shot["screenshot_id"] for shot in data["screenshots"])
-        return Asked(Operation.ANALYSE, data, repair, shots, pictures)
+        return Question(Operation.ANALYSE, data, repair, shots, pictures)
     if "segments" in data:
         shots = tuple(screen["database_id"] for screen in data["screenshotMapping"])
-        return Asked(Operation.EXPAND, data, repair, shots, pictures)
+        return Question(Operation.EXPAND, data, repair, shots, pictures)
     titles = (data["existing"]["title"], data["new"]["title"])
-    return Asked(Operation.MERGE, data, repair, (), pictures, titles)
+    return Question(Operation.MERGE, data, repair, (), pictures, titles)
 
 
 class ScreenshotModel:
-    """Answers all three operations well, but for what its tricks say.
+    """Answers all three operations well, unless a trick changes the reply.
 
-    Segments: one for each run of screens with the same window title (or program), going on with the thread of that
-    title if the history names one. Summaries name screenshots as `#ID`, and merged ones all that both had, so that a
-    lost one would be missed. `findings`: each segment teaches one thing as well. `pieces`: it expands into so many
-    events, each with a part of its screenshots, which are of one thread and thus merged again.
+    Segments: one for each run of screens with the same window title (or program), which continues the thread of that
+    title if the history names one. Summaries name screenshots as `#ID`, and merged summaries those of both, so that a
+    test notices a lost one. `findings`: each segment has one derived fact as well. `pieces`: it expands into this many
+    events of one thread, each with a part of its screenshots; Penstock then merges them.
     """
 
     def __init__(self, *, findings: bool = False, pieces: int = 1) -> None:
         self.findings = findings
         self.pieces = pieces
         self._tricks: dict[Operation, deque[Trick | None]] = {operation: deque() for operation in Operation}
-        self._rules: list[Callable[[Asked], Trick | None]] = []
+        self._rules: list[Callable[[Question], Trick | None]] = []
 
     def play(self, operation: Operation, *tricks: Trick | None) -> None:
-        """Use these up first to last, one for each call of the operation; None stands for a good reply."""
+        """Use up these tricks in order, one for each call of the operation; None: a good reply."""
         self._tricks[operation].extend(tricks)
 
-    def whenever(self, rule: Callable[[Asked], Trick | None]) -> None:
-        """Ask this rule about each call that no trick of `play` is left for."""
+    def whenever(self, rule: Callable[[Question], Trick | None]) -> None:
+        """Ask this rule about each call for which `play` has no trick left."""
         self._rules.append(rule)
 
     def answer(self, record: Record) -> str:
-        """The reply to one call: for `Script.answer` and `Script.look`."""
-        asked = asked_of(record)
+        """Return the reply to one call: for `Script.answer` and `Script.picture_answer`."""
+        question = question_of(record)
         good = {Operation.ANALYSE: self._index, Operation.EXPAND: self._expansion, Operation.MERGE: _merged}
-        reply = good[asked.operation](asked)
-        trick = self._trick(asked)
-        return trick(asked, reply) if trick else json.dumps(reply, ensure_ascii=False)
+        reply = good[question.operation](question)
+        trick = self._trick(question)
+        return trick(question, reply) if trick else json.dumps(reply, ensure_ascii=False)
 
-    def _trick(self, asked: Asked) -> Trick | None:
-        if waiting := self._tricks[asked.operation]:
+    def _trick(self, question: Question) -> Trick | None:
+        if waiting := self._tricks[question.operation]:
             return waiting.popleft()
-        return next((trick for rule in self._rules if (trick := rule(asked))), None)
+        return next((trick for rule in self._rules if (trick := rule(question))), None)
 
-    def _index(self, asked: Asked) -> dict[str, Any]:
-        known = {thread["title"]: thread["thread_id"] for thread in asked.data["before"]["threads"]}
-        runs = groupby(asked.data["screenshots"], key=lambda shot: shot["window_title"] or shot["app"] or "Screen")
+    def _index(self, question: Question) -> dict[str, Any]:
+        known = {thread["title"]: thread["thread_id"] for thread in question.data["before"]["threads"]}
+        runs = groupby(question.data["screenshots"], key=lambda shot: shot["window_title"] or shot["app"] or "Screen")
         return {
             "segments": [
                 self._segment(number, title, list(shots), known) for number, (title, shots) in enumerate(runs, 1)
             ],
-            "entities": sorted({shot["app"] for shot in asked.data["screenshots"] if shot["app"]}),
-            "screenshots": [_seen(shot) for shot in asked.data["screenshots"]],
+            "entities": sorted({shot["app"] for shot in question.data["screenshots"] if shot["app"]}),
+            "screenshots": [_seen(shot) for shot in question.data["screenshots"]],
         }
 
     def _segment(self, number: int, title: str, shots: list[dict[str, Any]], known: dict[str, str]) -> dict[str, Any]:
@@ -115,11 +115,11 @@ class ScreenshotModel:
             "keywords": title.casefold().split()[:3],
         }
 
-    def _expansion(self, asked: Asked) -> dict[str, Any]:
-        database = {screen["screen_id"]: screen["database_id"] for screen in asked.data["screenshotMapping"]}
+    def _expansion(self, question: Question) -> dict[str, Any]:
+        database = {screen["screen_id"]: screen["database_id"] for screen in question.data["screenshotMapping"]}
         nodes: list[dict[str, Any]] = []
         edges: list[dict[str, Any]] = []
-        for segment in asked.data["segments"]:
+        for segment in question.data["segments"]:
             shots = [database[screen] for screen in segment["screen_ids"]]
             parts = filter(None, (shots[i :: self.pieces] for i in range(self.pieces)))
             nodes += [_node("event", {**segment["event"], "summary": named(part)}, segment, part) for part in parts]
@@ -147,12 +147,12 @@ def _seen(shot: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(kind: str, said: dict[str, Any], segment: dict[str, Any], shots: list[int]) -> dict[str, Any]:
+def _node(kind: str, finding: dict[str, Any], segment: dict[str, Any], shots: list[int]) -> dict[str, Any]:
     return {
         "kind": kind,
         "thread_id": segment["thread_id"],
-        "title": said["title"],
-        "summary": said["summary"],
+        "title": finding["title"],
+        "summary": finding["summary"],
         "keywords": segment["keywords"],
         "entities": [{"name": "Penstock", "entityType": "project", "confidence": 8}],
         "importance": 6,
@@ -162,8 +162,8 @@ def _node(kind: str, said: dict[str, Any], segment: dict[str, Any], shots: list[
     }
 
 
-def _merged(asked: Asked) -> dict[str, Any]:
-    existing, new = asked.data["existing"], asked.data["new"]
+def _merged(question: Question) -> dict[str, Any]:
+    existing, new = question.data["existing"], question.data["new"]
     words = dict.fromkeys([*existing["summary"].split(), *new["summary"].split()])
     return {**existing, "summary": " ".join(words)}
 
@@ -171,19 +171,19 @@ def _merged(asked: Asked) -> dict[str, Any]:
 # Tricks.
 
 
-def no_json(_asked: Asked, _reply: dict[str, Any]) -> str:
-    """Words instead of JSON."""
+def no_json(_question: Question, _reply: dict[str, Any]) -> str:
+    """Return words instead of JSON."""
     return "Certainly! I see a person at work."
 
 
-def cut_off(_asked: Asked, reply: dict[str, Any]) -> str:
-    """JSON that ends in the middle of its last segment: what stands before it can be used."""
+def cut_off(_question: Question, reply: dict[str, Any]) -> str:
+    """Return JSON that ends in the middle of its last segment. The segments before it are usable."""
     text = json.dumps(reply)
     return text[: text.rindex('"merge_hint"')]
 
 
-def strangers(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Unsent screenshots beside the sent ones: in segments, in the list of read ones, and in nodes."""
+def strangers(_question: Question, reply: dict[str, Any]) -> str:
+    """Name unsent screenshots beside the sent ones: in segments, in the list of read ones, and in nodes."""
     for segment in reply.get("segments", []):
         segment["screen_ids"] = [*segment["screen_ids"], 990]
     for node in reply.get("nodes", []):
@@ -193,29 +193,29 @@ def strangers(_asked: Asked, reply: dict[str, Any]) -> str:
     return json.dumps(reply)
 
 
-def only_strangers(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Segments that name nothing that was sent."""
+def only_strangers(_question: Question, reply: dict[str, Any]) -> str:
+    """Name only unsent screenshots in all segments."""
     for segment in reply["segments"]:
         segment["screen_ids"] = [991, 992]
     return json.dumps(reply)
 
 
-def unknown_threads(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Threads that the request did not name."""
+def unknown_threads(_question: Question, reply: dict[str, Any]) -> str:
+    """Name threads that the request did not contain."""
     for segment in reply.get("segments", []):
-        segment["merge_hint"] = {"decision": "MERGE", "thread_id": "thread_of_somebody_else"}
+        segment["merge_hint"] = {"decision": "MERGE", "thread_id": "thread_of_another_source"}
     for node in reply.get("nodes", []):
-        node["thread_id"] = "thread_of_somebody_else"
+        node["thread_id"] = "thread_of_another_source"
     return json.dumps(reply)
 
 
-def empty(_asked: Asked, reply: dict[str, Any]) -> str:
-    """Valid JSON that says nothing."""
+def empty(_question: Question, reply: dict[str, Any]) -> str:
+    """Return valid JSON without content."""
     return json.dumps({key: [] for key in reply})
 
 
-def bad_segment(_asked: Asked, reply: dict[str, Any]) -> str:
-    """One more segment, which has no event: the others can be used."""
+def bad_segment(_question: Question, reply: dict[str, Any]) -> str:
+    """Add a segment without an event. The others are usable."""
     reply["segments"].append({"segment_id": "broken", "screen_ids": [1], "event": None})
     return json.dumps(reply)
 
@@ -226,25 +226,25 @@ def bad_segment(_asked: Asked, reply: dict[str, Any]) -> str:
 def faults_on(
     operation: Operation, *faults: Fault | None, shots: Iterable[int] = ()
 ) -> Callable[[Record], Fault | None]:
-    """Use up `faults`, one for each call of the operation; with `shots`, only for those that show one of them."""
+    """Use up `faults`, one for each call of the operation; with `shots`, only for calls that show one of them."""
     waiting = deque(faults)
     wanted = set(shots)
 
     def rule(record: Record) -> Fault | None:
         if record.path != CHAT or not waiting:
             return None
-        asked = asked_of(record)
-        fits = asked.operation is operation and (not wanted or wanted & set(asked.shot_ids))
+        question = question_of(record)
+        fits = question.operation is operation and (not wanted or wanted & set(question.shot_ids))
         return waiting.popleft() if fits else None
 
     return rule
 
 
 def always_on(operation: Operation, fault: Fault) -> Callable[[Record], Fault | None]:
-    """The same fault for every call of the operation."""
+    """Return a rule with the same fault for every call of the operation."""
 
     def rule(record: Record) -> Fault | None:
-        return fault if record.path == CHAT and asked_of(record).operation is operation else None
+        return fault if record.path == CHAT and question_of(record).operation is operation else None
 
     return rule
 
@@ -252,25 +252,27 @@ def always_on(operation: Operation, fault: Fault) -> Callable[[Record], Fault | 
 # What the provider saw.
 
 
-def questions(provider: ProviderServer, operation: Operation, status: int | None = None) -> list[Asked]:
-    """Every call of an operation (answered with this status), in the order of arrival."""
+def questions(provider: ProviderServer, operation: Operation, status: int | None = None) -> list[Question]:
+    """Return every call of an operation (answered with this status), in the order of arrival."""
     return [
-        asked for record, asked in _chats(provider) if asked.operation is operation and status in {None, record.status}
+        question
+        for record, question in _chats(provider)
+        if question.operation is operation and status in {None, record.status}
     ]
 
 
 def shown(provider: ProviderServer, operation: Operation, status: int | None = 200) -> Counter[tuple[int, ...]]:
-    """How often calls that were answered with this status showed each set of screenshots."""
-    return Counter(asked.shot_ids for asked in questions(provider, operation, status))
+    """Count the calls, answered with this status, that showed each set of screenshots."""
+    return Counter(question.shot_ids for question in questions(provider, operation, status))
 
 
-def _chats(provider: ProviderServer) -> Iterator[tuple[Record, Asked]]:
-    return ((record, asked_of(record)) for record in list(provider.records) if record.path == CHAT)
+def _chats(provider: ProviderServer) -> Iterator[tuple[Record, Question]]:
+    return ((record, question_of(record)) for record in list(provider.records) if record.path == CHAT)
 
 
 def calls_by_operation(provider: ProviderServer) -> dict[Operation, int]:
-    """All calls, answered or not."""
-    return dict(Counter(asked.operation for _, asked in _chats(provider)))
+    """Count all calls, answered or not."""
+    return dict(Counter(question.operation for _, question in _chats(provider)))
 
 
 _plain = ScreenshotModel()
@@ -282,7 +284,7 @@ def answer(record: Record) -> str:
 
 
 def titles_in_runs(count: int, run: int, names: Sequence[str] = ()) -> list[str]:
-    """Window titles for `count` screenshots that change every `run`; `names` come again and again, else all differ."""
+    """Return window titles for `count` screenshots, a new one every `run`; `names` repeat, else all differ."""
     return [names[i // run % len(names)] if names else f"Window {i // run}" for i in range(count)]
 
 
@@ -293,7 +295,7 @@ _CELLS = (8, 5)
 
 
 def frame(number: int, size: tuple[int, int] = FRAME_SIZE) -> Image.Image:
-    """Frame `number`: a window of coloured panes and its number in words; the same for the same number."""
+    """Draw frame `number`: a window of coloured panes and its number in words; the same for the same number."""
     chance = random.Random(number)
     image = Image.new("RGB", size, "white")
     draw = ImageDraw.Draw(image)
@@ -309,7 +311,7 @@ def frame(number: int, size: tuple[int, int] = FRAME_SIZE) -> Image.Image:
 
 
 def frame_bytes(number: int, suffix: str = ".png", size: tuple[int, int] = FRAME_SIZE) -> bytes:
-    """Frame `number` as a file."""
+    """Return frame `number` as a file."""
     out = BytesIO()
     frame(number, size).save(out, "JPEG" if suffix in {".jpg", ".jpeg"} else "PNG")
     return out.getvalue()

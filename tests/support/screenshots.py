@@ -1,4 +1,4 @@
-"""Pictures of screens: text that can be read, on a pattern that no other picture has."""
+"""Pictures of screens: legible text on a pattern that differs from all others."""
 
 import random
 from pathlib import Path
@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 
 def desk(path: Path, *lines: str, seed: int = 0) -> Path:
-    """A screen with these lines of text; pictures of different seeds are not duplicates."""
+    """Return a screen with these lines of text. Pictures of different seeds are not duplicates."""
     image = Image.new("RGB", (1280, 720), "white")
     pen = ImageDraw.Draw(image)
     dice = random.Random(seed)

@@ -1,5 +1,7 @@
-"""A gateway to nodes that does what a test says: it takes their connections, and the test speaks. And nodes for it, in
-threads of the test's own process, with an executor that does what the test says."""
+"""A gateway under a test's control: it accepts nodes' connections, and the test sends the messages.
+
+Also nodes for it, in threads of the test's own process, with an executor under the test's control.
+"""
 
 import asyncio
 import queue
@@ -113,7 +115,7 @@ class NodeLink:
         )
         self.say(job, *(data for _, data in files))
 
-    def begun(self, job_id: str, attempt: int = 1) -> None:
+    def expect_start(self, job_id: str, attempt: int = 1) -> None:
         """Expect the node to acknowledge and start the job."""
         self.expect(JobAck, job_id, attempt)
         self.expect(JobStarted, job_id, attempt)
@@ -237,10 +239,10 @@ class ScriptedExecutor:
 
 
 class RunningAgent:
-    """A node on an event loop in its own thread. `told`: the sentences that it reported."""
+    """A node on an event loop in its own thread. `reports`: the sentences that it reported."""
 
     def __init__(self, options: AgentOptions, executor: Executor, results: Results | None) -> None:
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.error: BaseException | None = None
         self._ready = threading.Event()
         self._made = (options, executor, results)
@@ -253,7 +255,7 @@ class RunningAgent:
 
         async def live() -> None:
             self.loop = asyncio.get_running_loop()
-            self.agent = Agent(options, executor, self.told.append, results=results, back_off=BackOff(0.02, 0.1))
+            self.agent = Agent(options, executor, self.reports.append, results=results, back_off=BackOff(0.02, 0.1))
             self._ready.set()
             await self.agent.run()
 
@@ -275,7 +277,7 @@ class RunningAgent:
 
     def wait(self) -> None:
         """Wait until the node has ended."""
-        wait_until(lambda: self.ended, DEADLINE_S, "the node has ended", last=lambda: self.told)
+        wait_until(lambda: self.ended, DEADLINE_S, "the node has ended", last=lambda: self.reports)
 
 
 @contextmanager

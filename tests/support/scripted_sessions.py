@@ -1,4 +1,4 @@
-"""A gateway that does to sessions what its script says, and keeps what it saw.
+"""A gateway that answers sessions by a script, and records their messages.
 
 Each `job_request` takes the next step of `script`; without one, the answer is the request's own body. Runs on a loop in
 its own thread, so that tests with and without asyncio can use it.
@@ -40,8 +40,8 @@ TOKEN = "pstn_test-session-0123456789"
 
 
 @dataclass
-class Asked:
-    """A request as it came, and how to answer it. `connection` counts from 1."""
+class ReceivedRequest:
+    """A request that the gateway received, with the means to answer it. `connection` counts from 1."""
 
     request: JobRequest
     parts: list[bytes]
@@ -78,59 +78,59 @@ class Asked:
             await self.socket.send(frame)
 
     def cut(self) -> None:
-        """The connection ends without a word."""
+        """Break the connection without a close frame."""
         self.socket.transport.abort()
 
 
-Step = Callable[[Asked], Awaitable[None]]
+Step = Callable[[ReceivedRequest], Awaitable[None]]
 Opening = Callable[[ServerConnection], Awaitable[None]]
 
 
-async def echo(asked: Asked) -> None:
-    await asked.answer({"echo": asked.request.body, "bytes": [len(part) for part in asked.parts]})
+async def echo(received: ReceivedRequest) -> None:
+    await received.answer({"echo": received.request.body, "bytes": [len(part) for part in received.parts]})
 
 
-async def silence(asked: Asked) -> None:
-    """Nothing comes."""
+async def silence(request: ReceivedRequest) -> None:
+    """Send no answer."""
 
 
-async def cut(asked: Asked) -> None:
-    asked.cut()
+async def cut(request: ReceivedRequest) -> None:
+    request.cut()
 
 
 def reply(result: dict[str, Any], *parts: tuple[str, str, bytes]) -> Step:
-    return lambda asked: asked.answer(result, parts)
+    return lambda request: request.answer(result, parts)
 
 
 def refuse(code: str, kind: Any = "transient", message: str = "", retry_after_s: float | None = None) -> Step:
-    return lambda asked: asked.fail(code, kind, message, retry_after_s)
+    return lambda request: request.fail(code, kind, message, retry_after_s)
 
 
 def junk(*frames: str | bytes) -> Step:
-    async def send(asked: Asked) -> None:
+    async def send(request: ReceivedRequest) -> None:
         for frame in frames:
-            await asked.socket.send(frame)
+            await request.socket.send(frame)
 
     return send
 
 
 def close(code: int, reason: str = "") -> Step:
-    return lambda asked: asked.socket.close(code, reason)
+    return lambda request: request.socket.close(code, reason)
 
 
 @dataclass
 class Seen:
-    """What came, in its order."""
+    """Everything that the gateway received, in order."""
 
     opens: list[SessionOpen] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     cancels: list[str] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     open_now: int = 0
 
 
 class ScriptedGateway:
-    """A context manager. `step` is what is done with a request when `script` is empty; `openings` replace welcomes."""
+    """A context manager. `step` handles a request when `script` is empty; `openings` replace welcomes."""
 
     def __init__(
         self,
@@ -166,14 +166,14 @@ class ScriptedGateway:
 
     @property
     def ids(self) -> list[str]:
-        """Of the requests that came."""
-        return [asked.request.request_id for asked in self.seen.asked]
+        """The ids of the received requests."""
+        return [received.request.request_id for received in self.seen.requests]
 
-    def wait_for(self, condition: Callable[[], object], what: str, deadline_s: float = 20) -> None:
-        wait_until(condition, deadline_s, what, last=lambda: self.seen)
+    def wait_for(self, condition: Callable[[], object], description: str, deadline_s: float = 20) -> None:
+        wait_until(condition, deadline_s, description, last=lambda: self.seen)
 
     def do(self, step: Awaitable[None]) -> None:
-        """Do something later than a step, on the gateway's loop."""
+        """Run a coroutine on the gateway's loop, after a step has ended."""
 
         async def done() -> None:
             await step
@@ -236,9 +236,9 @@ class ScriptedGateway:
                 self.seen.cancels.append(message.request_id)
             elif isinstance(message, JobRequest):
                 parts = [await socket.recv(decode=False) for _ in message.attachments]
-                asked = Asked(message, parts, connection, socket)
-                self.seen.asked.append(asked)
-                await (self.script.popleft() if self.script else self.step)(asked)
+                received = ReceivedRequest(message, parts, connection, socket)
+                self.seen.requests.append(received)
+                await (self.script.popleft() if self.script else self.step)(received)
 
 
 FAST = SessionLimits(back_off_s=(0.01, 0.05))
@@ -258,5 +258,5 @@ async def error_of(reply: Awaitable[object]) -> UnitError:
     return caught.value
 
 
-async def seen(gateway: ScriptedGateway, condition: Callable[[], object], what: str) -> None:
-    await asyncio.to_thread(gateway.wait_for, condition, what)
+async def seen(gateway: ScriptedGateway, condition: Callable[[], object], description: str) -> None:
+    await asyncio.to_thread(gateway.wait_for, condition, description)

@@ -30,7 +30,7 @@ def sentinel_url(*ports: int, options: str = "") -> str:
 
 
 class Sentinel:
-    """One sentinel. A context manager: leaving it kills it."""
+    """One sentinel. A context manager: leaving it kills the sentinel."""
 
     def __init__(self, folder: Path, master_port: int, quorum: int = 1) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class Sentinel:
         self.port = free_port()
 
     def start(self) -> None:
-        """Returns at once: `state` is None until it answers."""
+        """Start the sentinel. Returns at once: `state` is None until it answers."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"sentinel-{self.port}.conf"
         path.write_text(f"""
@@ -111,7 +111,7 @@ class Sentinels:
         return sentinel_url(*(sentinel.port for sentinel in self.sentinels))
 
     def start(self) -> None:
-        """Returns when the sentinels know one another and the replica follows its master."""
+        """Start all servers. Returns when the sentinels know one another and the replica follows its master."""
         servers: list[RedisServer | Sentinel] = [self.master, self.replica, *self.sentinels]
         for server in servers:
             server.start()

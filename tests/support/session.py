@@ -1,4 +1,4 @@
-"""A session of tests: its signals, the order of its tests, and that it leaves no process behind.
+"""A session of tests: its signals, the order of its tests, and a check for processes left behind.
 
 With pytest-xdist every worker is such a session, with a Redis and a PostgreSQL of its own.
 """
@@ -22,9 +22,9 @@ from tests.support.preloaded import close_preloaded
 from tests.support.statements import share_compiled
 
 LONGEST_FIRST = ("faults", "browser", "e2e", "simulation", "integration", "unit")
-"""Folders by the length of their tests: the last tests must be short, or one worker waits for another."""
+"""Folders by the length of their tests. The last tests must be short, or one worker waits for another."""
 SHARED = ("shared_stack", "wheel", "arena", "browser")
-"""Fixtures of a session that are dear: all tests that use one are run by the same worker of pytest-xdist."""
+"""Costly fixtures of a session: one worker of pytest-xdist runs all tests that use one of them."""
 _LEAKED = pytest.StashKey[list[str]]()
 
 
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Without a search for garbage: what is imported and collected stays, so later searches leave it out, too."""
+    """Suspend garbage collection: imported modules and tests stay, so freeze them for later collections."""
     gc.disable()
     if "PYTEST_XDIST_WORKER" in os.environ:
         _share_rewriting(session.config)
@@ -64,11 +64,11 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def _share_rewriting(config: pytest.Config) -> None:
-    """Import the test modules, each worker from another one on, and read from pytest's cache what the others rewrote.
+    """Import the test modules, each worker from another one on, and read the others' rewritten asserts from the cache.
 
     In a new clone, each worker would otherwise rewrite the asserts of all of them: 15 seconds of a processor.
     """
-    named = [config.invocation_params.dir / one.partition("::")[0] for one in config.args]
+    named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     files = [file for path in named for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
     first = len(files) * int(os.environ["PYTEST_XDIST_WORKER"][2:]) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     for file in files[first:] + files[:first]:
@@ -80,7 +80,7 @@ def _share_rewriting(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In parallel, long tests first; one after another, as they stand, so that simple faults show early."""
+    """In parallel, run long tests first; else keep the order, so that simple faults show early."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     for item in items:
@@ -99,7 +99,7 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
-    """Processes that tests left behind fail the session."""
+    """Fail the session if tests left processes behind."""
     close_preloaded()
     close_idle()
     leaked = leaked_processes() if _runs_tests(session.config) else []
@@ -113,13 +113,13 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
 
 
 def _runs_tests(config: pytest.Config) -> bool:
-    """False in the process that only hands tests to the workers of pytest-xdist, whose parent it is."""
+    """Return whether this process runs tests. The parent of pytest-xdist's workers only distributes them."""
     return not config.getoption("numprocesses", None)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What a worker of pytest-xdist left behind."""
+    """Record the processes that a worker of pytest-xdist left behind."""
     node.config.stash[_LEAKED] += getattr(node, "workeroutput", {}).get("leaked", [])
 
 

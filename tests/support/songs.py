@@ -1,4 +1,4 @@
-"""Songs for tests, and what a good model says about them."""
+"""Songs for tests, and a good model's replies about them."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ MOODS = ("Calm", "Wild", "Sad", "Bright")
 
 
 def analysis(song: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A valid answer about one song of a prompt; it depends on the song alone."""
+    """Return a valid answer about one song of a prompt. It depends on the song alone."""
     mood = MOODS[sum(song["id"].encode()) % len(MOODS)]
-    found = {
+    reply = {
         "id": song["id"],
         "vector_anchor": {
             "acoustic_model": f"Sound of {song['title']}.",
@@ -27,11 +27,11 @@ def analysis(song: dict[str, Any], **changes: Any) -> dict[str, Any]:
         },
         "is_instrumental": False,
     }
-    return found | changes
+    return reply | changes
 
 
-def asked(record: Record) -> list[dict[str, Any]]:
-    """The songs that a call asks about."""
+def in_prompt(record: Record) -> list[dict[str, Any]]:
+    """Return the songs in a call's prompt."""
     prompt = record.body["messages"][-1]["content"]
     songs, _ = json.JSONDecoder().raw_decode(prompt)
     assert isinstance(songs, list)
@@ -39,5 +39,5 @@ def asked(record: Record) -> list[dict[str, Any]]:
 
 
 def answer(record: Record, leave_out: Sequence[str] = ()) -> str:
-    """A good reply about all songs but those with a title in `leave_out`."""
-    return json.dumps({"songs": [analysis(song) for song in asked(record) if song["title"] not in leave_out]})
+    """Return a good reply about all songs except those with a title in `leave_out`."""
+    return json.dumps({"songs": [analysis(song) for song in in_prompt(record) if song["title"] not in leave_out]})

@@ -1,4 +1,4 @@
-"""Celery processes as users start them (but for their imports, see `preloaded`), that tests may kill and replace.
+"""Celery processes as users start them (except for their imports, see `preloaded`). Tests may kill and replace them.
 
 Processes have names such as `ai-1`: the part before the dash is the role, and a worker's node is called by its name.
 """
@@ -53,24 +53,24 @@ class Running:
         return not self._has_ended(os.WNOHANG)
 
     def _has_ended(self, options: int = 0) -> bool:
-        """Without reaping it: a number that stays taken cannot come to name someone else's processes."""
+        """Return whether it has ended, without reaping it: then the system gives its number to no other process."""
         if self.process.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is not None
 
     def kill(self) -> None:
-        """SIGKILL the main process alone, as the system's OOM killer would."""
+        """SIGKILL the main process alone, like the system's OOM killer."""
         os.kill(self.pid, signal.SIGKILL)
         self._has_ended()
 
     def kill_group(self) -> None:
-        """SIGKILL it with all that it started, also after it has ended itself."""
+        """SIGKILL the process and its descendants, even if it has ended itself."""
         if self.process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and does nothing, as a machine that sleeps."""
+        """SIGSTOP: the process keeps its connections and does nothing, like a sleeping machine."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -78,7 +78,7 @@ class Running:
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ask it to end after its current work, and wait for its end."""
+        """Tell the process to end after its current work, and wait for its end."""
         os.kill(self.pid, signal.SIGTERM)
         wait_until(lambda: not self.alive, _STOP_S, f"process {self.pid} has ended")
 
@@ -102,12 +102,12 @@ class Running:
                     child.resume()
 
     def says(self, text: str) -> int:
-        """How often its log has `text`."""
+        """Count the occurrences of `text` in its log."""
         return self.log.read_text(errors="replace").count(text)
 
 
 class Stack:
-    """Processes over one database and one Redis. A context manager: leaving it kills everything, whatever happened."""
+    """Processes over one database and one Redis. A context manager: leaving it kills all of them, also after errors."""
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: str) -> None:
         """`settings`: further variables, named as in the environment."""
@@ -149,11 +149,11 @@ class Stack:
 
     @property
     def running(self) -> list[Running]:
-        """Every process that was started and not replaced."""
+        """Return every process that was started and not replaced."""
         return list(self._running.values())
 
     def holder(self, worker_id: str) -> str:
-        """The name of the worker whose process has `worker_id` in its claim (`node@host:pid:nonce`)."""
+        """Return the name of the worker whose process has `worker_id` in its claim (`node@host:pid:nonce`)."""
         return worker_id.partition("@")[0]
 
     def kill_all(self) -> None:
@@ -162,7 +162,7 @@ class Stack:
             running.kill_group()
 
     def tails(self) -> str:
-        """The end of each log."""
+        """Return the end of each log."""
         return "\n".join(f"--- {name}\n{_tail(running.log)}" for name, running in self._running.items())
 
     def __enter__(self) -> Self:
@@ -185,7 +185,7 @@ def _environment(folder: Path, database_url: str, redis_url: str) -> dict[str, s
 
 
 def _module(arguments: list[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | Forked:
-    """`python -m` with these arguments, in a session of its own."""
+    """Start `python -m` with these arguments, in a session of its own."""
     with log.open("ab") as output:
         if sys.platform == "linux":
             with open(os.devnull, "rb") as nothing:  # noqa: PTH123
@@ -205,7 +205,7 @@ def _module(arguments: list[str], env: Mapping[str, str], log: Path) -> subproce
 def python(
     module: str, folder: Path, context: Context, settings: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes] | Forked]:
-    """`python -m module` over the database and Redis of `context`; killed at the end, and its log shown."""
+    """Run `python -m module` over the database and Redis of `context`. At the end, kill it and show its log."""
     own = context.settings
     assert own.database_url
     assert own.redis_url

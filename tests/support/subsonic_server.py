@@ -1,4 +1,4 @@
-"""A real small Subsonic server, which follows its script, and records its requests."""
+"""A real small Subsonic server that follows its script and records its requests."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ FaultKind = Literal["html", "error", "status", "malformed", "close", "hang", "cu
 
 @dataclass(frozen=True)
 class Fault:
-    """What to do with one call instead. `error`: a failure with `code`; `cut`: answer with half of the page."""
+    """A fault in place of a good answer. `error`: a failure with `code`; `cut`: half of the page."""
 
     kind: FaultKind
     code: int = 0
@@ -43,7 +43,7 @@ class Library:
 
 
 def synthetic(number: int) -> dict[str, Any]:
-    """Song `number` of an endless library."""
+    """Return song `number` of an endless library."""
     return {
         "id": f"s{number:06}",
         "isDir": False,
@@ -67,7 +67,7 @@ class SubsonicServer:
         self.password = password
         self.faults: deque[Fault | None] = deque()
         self.requests: list[str] = []
-        """Paths with queries, as a log would have them."""
+        """The requested paths with their queries, as in a log."""
         self.stopping = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.subsonic = self  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ class SubsonicServer:
         self._thread.join()
 
     def answer(self, method: str, query: dict[str, str]) -> dict[str, Any]:
-        """The envelope's content."""
+        """Return the envelope's content."""
         token = hashlib.md5((self.password + query.get("s", "")).encode()).hexdigest()
         if query.get("u") != self.user or query.get("t") != token:
             return _failure(40, "Wrong username or password")

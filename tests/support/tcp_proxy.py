@@ -51,7 +51,7 @@ class TcpProxy:
         return f"ws://127.0.0.1:{self.port}"
 
     def cut(self) -> int:
-        """Reset every connection, even within a message. Returns how many there were."""
+        """Reset every connection, even within a message. Returns their number."""
         return asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(DEADLINE_S)
 
     @contextmanager
@@ -102,26 +102,26 @@ class TcpProxy:
         writer.close()
 
     async def _cut(self) -> int:
-        found = list(self._open)
-        for writer in found:
+        writers = list(self._open)
+        for writer in writers:
             _reset(writer)
-        self.cuts += len(found) // 2
-        return len(found) // 2
+        self.cuts += len(writers) // 2
+        return len(writers) // 2
 
     async def _end(self) -> None:
         assert self._server is not None
         self._server.close()
         self._flows.set()
         await self._cut()
-        ours = asyncio.current_task()
-        # They see that their connections are gone.
-        if others := [task for task in asyncio.all_tasks() if task is not ours]:
+        current = asyncio.current_task()
+        # The clients notice that their connections have ended.
+        if others := [task for task in asyncio.all_tasks() if task is not current]:
             await asyncio.wait(others, timeout=DEADLINE_S / 2)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection by RST, like a router that has forgotten it."""
-    found: socket.socket | None = writer.get_extra_info("socket")
-    if found is not None and found.fileno() >= 0:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection: socket.socket | None = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

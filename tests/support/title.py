@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _FIRST_FIELD = 45
-"""Of `/proc/self/stat`, after the name: where the arguments begin and end, and the environment."""
+"""The field of `/proc/self/stat`, counted after the name, where the bounds of arguments and environment begin."""
 
 
 def show(arguments: Sequence[str], env: Mapping[str, str]) -> None:
-    """From now on, these are this process's arguments and environment for who asks. What has no room is left out.
+    """Show these arguments and this environment to programs that inspect the process. Surplus text is cut off.
 
-    Nothing in this process may still use those that it was started with.
+    No code in this process may still use the original ones.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end, env_begin, env_end = map(int, fields[_FIRST_FIELD : _FIRST_FIELD + 4])
     _write(begin, end, arguments)
-    # What Penstock reads comes first.
+    # Penstock's own variables come first.
     ordered = sorted(env.items(), key=lambda item: not item[0].startswith("PENSTOCK_"))
     _write(env_begin, env_end, [f"{name}={value}" for name, value in ordered])
 

@@ -1,4 +1,4 @@
-"""A certificate, and TLS before servers that know none (the redis-server that comes along is built without)."""
+"""A certificate, and TLS in front of servers without it: the bundled redis-server is built without TLS."""
 
 import asyncio
 import socket
@@ -14,8 +14,8 @@ _HANDSHAKE = b"\x16"
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """(certificate, key) for 127.0.0.1, signed by itself: it is its own authority."""
-    found, key = folder / "server.pem", folder / "server.key"
+    """Create (certificate, key) for 127.0.0.1. The certificate is self-signed, so it is its own authority."""
+    cert, key = folder / "server.pem", folder / "server.key"
     subprocess.run(
         [
             "openssl",
@@ -29,7 +29,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
             "-keyout",
             key,
             "-out",
-            found,
+            cert,
             "-days",
             str(_DAYS),
             "-subj",
@@ -40,11 +40,11 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         check=True,
         capture_output=True,
     )
-    return found, key
+    return cert, key
 
 
 class TlsProxy:
-    """A loopback port that ends TLS and passes everything on to `target`; who speaks none is passed on as well.
+    """A loopback port that ends TLS and forwards everything to `target`. It forwards plain connections as well.
 
     A context manager. `encrypted` counts the connections with TLS.
     """
@@ -80,19 +80,19 @@ class TlsProxy:
             )
         except BaseException as error:
             client.close()
-            if isinstance(error, OSError):  # the client does not trust the certificate, or has gone
+            if isinstance(error, OSError):  # the client does not trust the certificate, or has hung up
                 return
             raise
         self.encrypted += with_tls
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
-        theirs, ours = await asyncio.open_connection("127.0.0.1", self._target)
+        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
         try:
-            await asyncio.gather(_pump(reader, ours), _pump(theirs, writer))
+            await asyncio.gather(_pump(reader, target_writer), _pump(target_reader, writer))
         except OSError:
-            pass  # either side may go at any time
+            pass  # either side may hang up at any time
         finally:
             transport.abort()
-            ours.transport.abort()
+            target_writer.transport.abort()
 
     async def _end(self) -> None:
         tasks = list(self._tasks)

@@ -5,39 +5,39 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 _STEP_S = 0.02
 
 
 class Overdue(AssertionError):
-    """What was waited for did not come about."""
+    """The condition did not become true before the deadline."""
 
 
 def wait_until(
-    condition: Callable[[], Found], deadline_s: float, what: str, *, last: Callable[[], object] | None = None
-) -> Found:
-    """Ask until `condition` gives something true, and return that; raise `Overdue` after `deadline_s` seconds.
+    condition: Callable[[], Result], deadline_s: float, description: str, *, last: Callable[[], object] | None = None
+) -> Result:
+    """Call `condition` until it returns a true value, and return that. Raises `Overdue` after `deadline_s` seconds.
 
-    `last` is asked for a description of how things stand, for the message.
+    `last` returns the current state, for the message.
     """
     deadline = time.monotonic() + deadline_s
     while True:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > deadline:
             state = f"; now: {last()}" if last else ""
-            raise Overdue(f"after {deadline_s:g} s still not: {what}{state}")
+            raise Overdue(f"after {deadline_s:g} s still not: {description}{state}")
         time.sleep(_STEP_S)
 
 
-async def until(condition: Callable[[], Awaitable[Found]], deadline_s: float, what: str) -> Found:
+async def until(condition: Callable[[], Awaitable[Result]], deadline_s: float, description: str) -> Result:
     """Like `wait_until`, in a coroutine."""
     deadline = time.monotonic() + deadline_s
     while True:
-        found = await condition()
-        if found:
-            return found
+        result = await condition()
+        if result:
+            return result
         if time.monotonic() > deadline:
-            raise Overdue(f"after {deadline_s:g} s still not: {what}")
+            raise Overdue(f"after {deadline_s:g} s still not: {description}")
         await asyncio.sleep(_STEP_S)

@@ -9,7 +9,7 @@ Page = Callable[["Request"], None]
 
 
 class Request:
-    """A request that was read up to its body. `send` never fails: clients that hang up are what tests are about."""
+    """A request, read up to its body. `send` never fails, because clients hang up in many tests."""
 
     def __init__(self, connection: socket.socket, head: str) -> None:
         self._connection = connection
@@ -19,7 +19,7 @@ class Request:
         }
 
     def send(self, data: bytes) -> bool:
-        """Whether the client is still there."""
+        """Return whether the client is still connected."""
         try:
             self._connection.sendall(data)
         except OSError:
@@ -27,7 +27,7 @@ class Request:
         return True
 
     def wait(self) -> None:
-        """Until the client hangs up."""
+        """Wait until the client hangs up."""
         try:
             while self._connection.recv(4096):
                 pass

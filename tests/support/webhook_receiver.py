@@ -1,4 +1,4 @@
-"""A real small HTTP server that takes webhooks, answers as its script says, and remembers what came."""
+"""A real small HTTP server that receives webhooks, answers by its script, and records the requests."""
 
 import threading
 from collections import deque
@@ -11,7 +11,7 @@ from standardwebhooks.webhooks import Webhook
 
 @dataclass(frozen=True)
 class Reply:
-    """How to answer one request. `hang`: not before the receiver ends."""
+    """The answer to one request. `hang`: answer only when the receiver ends."""
 
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Received:
     body: bytes
 
     def verified(self, secret: str) -> dict[str, Any]:
-        """The message, if the signature is right by the specification's own library. Raises its error."""
+        """Return the message, after the specification's own library has verified its signature. Raises its error."""
         message: dict[str, Any] = Webhook(secret).verify(self.body, self.headers)
         return message
 
@@ -38,7 +38,7 @@ class Received:
 
 
 class Receiver:
-    """A context manager. `replies`: of the next requests by path; afterwards each is answered by `usual`."""
+    """A context manager. `replies`: to the next requests by path; `usual` answers all later ones."""
 
     def __init__(self) -> None:
         self.received: list[Received] = []
@@ -77,7 +77,7 @@ class Receiver:
         self.replies[path] = deque(replies)
 
     def at(self, path: str) -> list[Received]:
-        return [one for one in self.received if one.path == path]
+        return [request for request in self.received if request.path == path]
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Units of every kind of work, made as rows: for tests of what holds for all of them."""
+"""Units of every kind of work as rows, for tests of the promises that all of them share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from tests.support.documents import insert_document
 
 @dataclass(frozen=True)
 class Units:
-    """A scope with units that can be claimed now, and the columns that a unit needs to be done."""
+    """A scope with units that a worker can claim now. `done`: the columns of a completed unit."""
 
     scope: Any
     count: int
@@ -34,13 +34,13 @@ class Units:
 
 
 Factory = Callable[[Context, int], Units]
-"""Makes a scope with up to so many units: those of some kinds are scopes of their own."""
+"""Makes a scope with up to this many units. Units of some kinds are scopes of their own."""
 FACTORIES: dict[str, Factory] = {}
 """By flow and kind: `documents.page`."""
 
 
 def factory(name: str) -> Callable[[Factory], Factory]:
-    """Register how units of a kind are made."""
+    """Register the factory for units of a kind."""
 
     def register(make: Factory) -> Factory:
         FACTORIES[name] = make
@@ -50,7 +50,7 @@ def factory(name: str) -> Callable[[Factory], Factory]:
 
 
 def works() -> dict[str, Work]:
-    """Every kind of work of every flow, by flow and kind."""
+    """Return every kind of work of every flow, by flow and kind."""
     return {f"{flow.name}.{work.name}": work for flow in flows() for work in flow.works}
 
 
@@ -81,9 +81,9 @@ def _batches(context: Context, count: int) -> Units:
 
 
 def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | None = None) -> int:
-    """A batch under analysis with shards, and nodes of a thread; its id."""
+    """Insert a batch under analysis with shards, and nodes of a thread. Returns the batch's id."""
     now = context.db.now()
-    made = {"created_at": now, "updated_at": now}
+    times = {"created_at": now, "updated_at": now}
     batch = {
         "correlation_id": "b",
         "source_key": "screen:1",
@@ -93,9 +93,9 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
         "idempotency_key": "b",
         "status": WorkStatus.RUNNING,
         "step": Step.ANALYSE,
-        **made,
+        **times,
     }
-    shard = {"shot_ids": "[]", "status": WorkStatus.PENDING, **made}
+    shard = {"shot_ids": "[]", "status": WorkStatus.PENDING, **times}
     node = {
         "kind": "event",
         "thread_id": thread,
@@ -103,7 +103,7 @@ def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | No
         "event_time": now,
         "own": "{}",
         "status": WorkStatus.PENDING,
-        **made,
+        **times,
     }
 
     def act(session: Tx) -> int:

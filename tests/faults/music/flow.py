@@ -51,4 +51,4 @@ def count(provider: ProviderServer, path: str) -> int:
 def asked_for(*providers: ProviderServer) -> Counter[str]:
     """How often each song was in a metadata call that was answered."""
     answered = (r for p in providers for r in p.records if r.path == CHAT and r.status == 200)
-    return Counter(song["id"] for record in answered for song in songs.asked(record))
+    return Counter(song["id"] for record in answered for song in songs.in_prompt(record))

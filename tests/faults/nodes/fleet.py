@@ -154,7 +154,10 @@ class Fleet:
     def assert_exactly_once(self, load: Load) -> None:
         """Check that every request got its own answer once, every job ended once, and no slot is held."""
         assert not load.failed, load.failed
-        assert load.heard == Counter(load.asked), (load.heard - Counter(load.asked), Counter(load.asked) - load.heard)
+        assert load.answers == Counter(load.asked), (
+            load.answers - Counter(load.asked),
+            Counter(load.asked) - load.answers,
+        )
         assert {request: reply.result["text"] for request, reply in load.answered.items()} == {
             request: request for request in load.asked
         }

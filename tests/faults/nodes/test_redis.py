@@ -53,7 +53,7 @@ def assert_answered_or_asked_to_try_again(load: Load, *codes: str) -> None:
     assert {request: reply.result["text"] for request, reply in load.answered.items()} == {
         request: request for request in load.answered
     }
-    assert max(load.heard.values()) == 1
+    assert max(load.answers.values()) == 1
     assert {(error.kind, error.code) for error in load.failed.values()} <= {
         (ErrorKind.TRANSIENT, code) for code in codes
     }

@@ -23,7 +23,7 @@ def model() -> ScreenshotModel:
 
 @pytest.fixture
 def provider(model: ScreenshotModel) -> Iterator[ProviderServer]:
-    with ProviderServer(answer=model.answer, look=model.answer, latency_s=0.3) as server:
+    with ProviderServer(answer=model.answer, picture_answer=model.answer, latency_s=0.3) as server:
         yield server
 
 

@@ -52,7 +52,7 @@ def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
 def test_vectors_stay_with_their_songs_when_some_have_no_text(driver: Driver, provider: ProviderServer) -> None:
     def some_are_empty(record: Record) -> str:
         empty = {"vector_anchor": {}, "embedding_tags": {}}
-        asked = songs.asked(record)
+        asked = songs.in_prompt(record)
         return json.dumps({"songs": [songs.analysis(s, **(empty if n % 2 else {})) for n, s in enumerate(asked)]})
 
     provider.script.answer = some_are_empty

@@ -58,7 +58,7 @@ def test_estimate_is_near_what_a_run_then_costs(
     # As long as models' texts: two or three sentences each.
     long = "A slow piece for piano and strings, recorded close, with a soft voice that comes late. " * 3
     said = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
-    provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.asked(r)]})
+    provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.in_prompt(r)]})
     prices('{"*": {"input": 1, "output": 4}}')
     found = estimate.estimate_run(driver.context, StartOptions(skip_sync=True))
     driver.run(driver.start())

@@ -35,7 +35,7 @@ def test_song_left_out_once_is_requested_again_in_the_same_run(driver: Driver, p
 
 def test_wrong_and_extra_ids_are_ignored_and_counted(driver: Driver, provider: ProviderServer) -> None:
     def with_extras(record: Record) -> str:
-        asked = songs.asked(record)
+        asked = songs.in_prompt(record)
         extra = [songs.analysis({"id": "nobody", "title": "?"}), songs.analysis(asked[0])]
         return json.dumps([*(songs.analysis(song) for song in asked), *extra])
 
@@ -76,7 +76,9 @@ def test_reply_cut_at_the_token_limit_says_what_to_do(driver: Driver, provider: 
 
 def broken(record: Record, *wrong: str) -> str:
     """A reply in which the answers about the songs with these titles have a wrong shape."""
-    found = [songs.analysis(s, **({"embedding_tags": 5} if s["title"] in wrong else {})) for s in songs.asked(record)]
+    found = [
+        songs.analysis(s, **({"embedding_tags": 5} if s["title"] in wrong else {})) for s in songs.in_prompt(record)
+    ]
     return json.dumps({"songs": found})
 
 
@@ -86,20 +88,24 @@ def traced(driver: Driver) -> list[tuple[str, str]]:
 
 
 def test_repair_requests_only_songs_without_a_valid_answer(driver: Driver, provider: ProviderServer) -> None:
-    provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) == 10 else songs.answer(r)
+    provider.script.answer = lambda r: (
+        broken(r, "Song 3", "Song 7") if len(songs.in_prompt(r)) == 10 else songs.answer(r)
+    )
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 2]
+    assert [len(songs.in_prompt(r)) for r in provider.records if r.path == CHAT] == [10, 2]
     assert set(states(driver.context).values()) == {"COMPLETED"}
     assert traced(driver) == [("batch_metadata", "ok"), ("repair_metadata", "ok"), ("embed_songs", "ok")]
 
 
 def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, provider: ProviderServer) -> None:
-    provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) > 2 else broken(r, "Song 7")
+    provider.script.answer = lambda r: (
+        broken(r, "Song 3", "Song 7") if len(songs.in_prompt(r)) > 2 else broken(r, "Song 7")
+    )
     add_songs(driver.context, 10)
     driver.run(driver.start())
     # Song 7 alone goes back, and fails when its own reply and repair are unusable; the other nine were paid once.
-    assert [[s["title"] for s in songs.asked(r)] for r in provider.records if r.path == CHAT][1:] == [
+    assert [[s["title"] for s in songs.in_prompt(r)] for r in provider.records if r.path == CHAT][1:] == [
         ["Song 3", "Song 7"],
         *[["Song 7"]] * 2,
     ]
@@ -121,7 +127,7 @@ def test_truncated_reply_keeps_the_answers_before_its_end(driver: Driver, provid
     provider.script.rule = cut
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 5]
+    assert [len(songs.in_prompt(r)) for r in provider.records if r.path == CHAT] == [10, 5]
     assert set(states(driver.context).values()) == {"COMPLETED"}
 
 
@@ -138,7 +144,7 @@ def test_reply_with_words_around_it_is_used_without_paying_for_a_repair(
 @pytest.mark.usefixtures("others_succeed")
 def test_impossible_repair_keeps_the_valid_answers_for_the_next_run(driver: Driver, provider: ProviderServer) -> None:
     provider.script.answer = lambda r: broken(r, "Song 3")
-    provider.script.rule = lambda r: Fault(status=500) if r.path == CHAT and len(songs.asked(r)) == 1 else None
+    provider.script.rule = lambda r: Fault(status=500) if r.path == CHAT and len(songs.in_prompt(r)) == 1 else None
     add_songs(driver.context, 10)
     run_id = driver.start()
     for _ in range(3):
@@ -150,7 +156,7 @@ def test_impossible_repair_keeps_the_valid_answers_for_the_next_run(driver: Driv
     gates.breaker(driver.context, "ai:text").close()
     driver.run(driver.start(failed=True))
     assert set(states(driver.context).values()) == {"COMPLETED"}
-    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 1, 1, 1, 1]
+    assert [len(songs.in_prompt(r)) for r in provider.records if r.path == CHAT] == [10, 1, 1, 1, 1]
 
 
 def test_stop_during_a_repair_keeps_the_valid_answers(driver: Driver, provider: ProviderServer) -> None:
@@ -163,5 +169,5 @@ def test_stop_during_a_repair_keeps_the_valid_answers(driver: Driver, provider: 
     service.stop(driver.context)
     provider.script.answer = songs.answer
     driver.run(driver.start())
-    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 1]
+    assert [len(songs.in_prompt(r)) for r in provider.records if r.path == CHAT] == [10, 1]
     assert set(states(driver.context).values()) == {"COMPLETED"}

@@ -100,7 +100,7 @@ class TestWithoutProvider:
 def test_tags_and_descriptions_are_found_beside_moods(driver: Driver, provider: ProviderServer) -> None:
     def answer(record: Record) -> str:
         tags = {"mood_coord": ["Melancholic"], "objects": ["Lighthouse"]}
-        asked = songs.asked(record)
+        asked = songs.in_prompt(record)
         told = [songs.analysis(one, **({"embedding_tags": tags} if one["title"] == "Song 2" else {})) for one in asked]
         return json.dumps({"songs": told})
 

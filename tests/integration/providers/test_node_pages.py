@@ -82,7 +82,7 @@ def test_a_page_goes_out_as_its_picture_and_comes_back_as_markdown_with_a_layout
     made = {"text": "## A\n", "model": "local", "layout": layout, "usage": {"input_tokens": 1}, "truncated": False}
     gateway.script.append(reply(made))
     answer = convert(gateway, page)
-    [asked] = gateway.seen.asked
+    [asked] = gateway.seen.requests
     assert (asked.request.capability, asked.request.body, asked.parts) == (
         "page",
         {"number": 3, "pictures": False},
@@ -174,7 +174,7 @@ def test_pictures_are_drawn_anew_by_a_child_process_under_our_names_and_links_le
         assert b"<script>" not in path.read_bytes()
         with Image.open(path) as found:
             assert (found.format, found.size) == ("PNG", (20, 10))
-    assert gateway.seen.asked[0].request.body["pictures"] is True
+    assert gateway.seen.requests[0].request.body["pictures"] is True
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from pipeline.providers.nodes import Nodes
 from pipeline.providers.protocols import Usage
 from pipeline.providers.token_claim import most_output
 from pipeline.settings import ProviderProfile, Settings
-from tests.support.scripted_sessions import TOKEN, Asked, ScriptedGateway, cut, refuse, reply, silence
+from tests.support.scripted_sessions import TOKEN, ReceivedRequest, ScriptedGateway, cut, refuse, reply, silence
 
 ROOT = Path(__file__).resolve().parents[3]
 PNG = b"\x89PNG\r\n\x1a\n picture"
@@ -92,11 +92,11 @@ def test_what_is_asked_goes_out_in_the_protocols_words(gateway: ScriptedGateway,
     answer = nodes.describe_all([PNG, PNG], "image/png", "What?", system="Be brief", json_schema={"type": "object"})
     assert (answer.text, answer.model, answer.usage, answer.truncated) == ("hi", "q", Usage(7, 2), False)
     nodes.complete("Hi")
-    looked, completed = (asked.request for asked in gateway.seen.asked)
+    looked, completed = (asked.request for asked in gateway.seen.requests)
     assert looked.capability == "vision"
     assert looked.body == {"prompt": "What?", "system": "Be brief", "json_schema": {"type": "object"}}
     assert [about.media_type for about in looked.attachments] == ["image/png"] * 2
-    assert gateway.seen.asked[0].parts == [PNG, PNG]
+    assert gateway.seen.requests[0].parts == [PNG, PNG]
     assert (completed.capability, completed.body, completed.model) == ("text", {"prompt": "Hi"}, "")
     assert (completed.if_no_node, completed.timeout_ms <= 20_000) == ("error", True)
 
@@ -106,7 +106,7 @@ def test_the_profile_says_which_model_and_whether_to_wait_for_a_node(gateway: Sc
     gateway.script.append(reply({"text": "", "model": None, "usage": None}))
     answer = nodes.complete("Hi")
     assert (answer.text, answer.model, answer.usage) == ("", "m-1", Usage())
-    [asked] = gateway.seen.asked
+    [asked] = gateway.seen.requests
     assert (asked.request.model, asked.request.if_no_node) == ("m-1", "wait")
 
 
@@ -115,9 +115,9 @@ def test_vectors_come_in_the_order_of_the_texts_under_the_model_that_was_asked(g
     gateway.script.append(reply({"vectors": [[1, 2.5], [3, 4]], "model": "m-1:latest", "usage": {"input_tokens": 2}}))
     vectors = nodes.embed(["a", "b"])
     assert (vectors.vectors, vectors.model, vectors.usage) == ([[1.0, 2.5], [3.0, 4.0]], "m-1", Usage(2, 0))
-    assert gateway.seen.asked[0].request.body == {"texts": ["a", "b"]}
+    assert gateway.seen.requests[0].request.body == {"texts": ["a", "b"]}
     assert nodes.embed([]).vectors == []
-    assert len(gateway.seen.asked) == 1
+    assert len(gateway.seen.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_vectors_that_do_not_fit_are_refused(gateway: ScriptedGateway, nodes: No
 
 
 def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    async def infinite(asked: Asked) -> None:
+    async def infinite(asked: ReceivedRequest) -> None:
         said = {"type": "job_result", "request_id": asked.request.request_id, "result": {"vectors": [[float("inf")]]}}
         await asked.socket.send(json.dumps(said))
 
@@ -175,7 +175,7 @@ def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, n
 
 
 def test_text_can_be_stored_whatever_a_node_sends(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    async def odd(asked: Asked) -> None:
+    async def odd(asked: ReceivedRequest) -> None:
         said = {
             "type": "job_result",
             "request_id": asked.request.request_id,
@@ -347,6 +347,6 @@ assert child.exitcode == 0
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_session_of_its_own_and_the_parent_goes_on(gateway: ScriptedGateway) -> None:
     subprocess.run([sys.executable, "-c", FORKING, gateway.url, TOKEN], check=True, timeout=90, cwd=ROOT)
-    before, child, after = gateway.seen.asked
+    before, child, after = gateway.seen.requests
     assert before.connection == after.connection != child.connection
     assert len({opened.session_id for opened in gateway.seen.opens}) == 2

@@ -169,5 +169,5 @@ class Node(Client):
                 continue  # this would be true
             lie: Any = self.rng.choice((JobAck, JobStarted, NodePartial, NodeResult))
             extras: dict[Any, dict[str, Any]] = {NodePartial: {"text": "lie"}, NodeResult: {"result": {"lie": 1}}}
-            self.world.note("lies", job=job_id[:6], attempt=attempt, what=lie.__name__)
+            self.world.note("lies", job=job_id[:6], attempt=attempt, message=lie.__name__)
             self.say(lie(job_id=job_id, attempt=attempt, **extras.get(lie, {})))

@@ -1,7 +1,7 @@
 """Snapshots of all that programs and people build on, in `tests/data/snapshots`: one fact a line.
 
-Each line names its subject in full, so that a diff needs no context. What is taken is required unless it
-is `optional` or has a default; what is answered has all its fields. Bounds are those of JSON schema.
+Each line names its subject in full, so that a diff needs no context. An input is required unless it
+is `optional` or has a default; an answer has all its fields. Bounds are those of JSON schema.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "data" / "snapshots"
 
 def _settings() -> Iterator[str]:
     schema = all_settings.Everything.model_json_schema()
-    made = {
+    defaults = {
         name: field.default_factory() if field.default_factory in {list, dict} else "made at the start"
         for name, model, key in all_settings.described()
         if (field := model.model_fields[key]).default_factory is not None
@@ -36,13 +36,15 @@ def _settings() -> Iterator[str]:
         path, _, facts = line.partition(" ")
         variable = "PENSTOCK_" + path.replace(".*", "__<NAME>").replace(".", "__").upper()
         if not facts.startswith("object"):  # a section, which has no variable
-            yield f"{variable} {facts.removesuffix(' optional')}" + (f" = {made[variable]}" if variable in made else "")
+            yield f"{variable} {facts.removesuffix(' optional')}" + (
+                f" = {defaults[variable]}" if variable in defaults else ""
+            )
     for key, live in gate_registry(_with_a_provider()).live_settings.items():
         yield f"LIVE {key} {type(live.default).__name__} = {live.default!r}: {live.help}"
 
 
 def _with_a_provider() -> Settings:
-    """Settings with all queues that there can be, of a provider called `name`."""
+    """Return settings with all possible queues, of a provider called `name`."""
     profile = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key": "k"}
     screenshots = dict.fromkeys(("vision_provider", "text_provider", "embeddings_provider"), "name")
     music = dict.fromkeys(("provider", "embeddings_provider"), "name")
@@ -56,19 +58,19 @@ def _tables() -> Iterator[str]:
         if not model.class_.__module__.startswith("pipeline."):
             continue  # a test's
         table = table_of(model.class_)
-        found = {name: set(_definition(table, dialect)) for name, dialect in databases.items()}
-        shared = set.intersection(*found.values())
+        definitions = {name: set(_definition(table, dialect)) for name, dialect in databases.items()}
+        shared = set.intersection(*definitions.values())
         yield table.name
         yield from (f"{table.name} {line}" for line in shared)
-        yield from (f"{table.name} {line} ({name})" for name, lines in found.items() for line in lines - shared)
+        yield from (f"{table.name} {line} ({name})" for name, lines in definitions.items() for line in lines - shared)
 
 
 def _definition(table: Table, dialect: Dialect) -> Iterator[str]:
-    """Columns, keys and constraints of the table, then its indexes, as SQLAlchemy creates them."""
+    """Yield columns, keys and constraints of the table, then its indexes, as SQLAlchemy creates them."""
     for line in str(CreateTable(table).compile(dialect=dialect)).splitlines():
         if line.startswith("\t"):
             yield line.strip().rstrip(",").strip()
-    yield from (str(CreateIndex(one).compile(dialect=dialect)) for one in table.indexes)
+    yield from (str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes)
 
 
 def _mcp() -> Iterator[str]:
@@ -80,10 +82,10 @@ def _mcp() -> Iterator[str]:
         yield tool.name
         yield f"{tool.name} scope {'write' if tool.writes else 'read'}{' spends' if tool.spends else ''}"
         yield from (f"{tool.name} {key} = {value!r}" for key, value in traits.model_dump().items())
-        taken = {way: set(Fields(one.input_schema).lines(one.input_schema)) for way, one in listed.items()}
-        shared = set.intersection(*taken.values())
+        inputs = {way: set(Fields(version.input_schema).lines(version.input_schema)) for way, version in listed.items()}
+        shared = set.intersection(*inputs.values())
         yield from (f"{tool.name} in {line}" for line in shared)
-        yield from (f"{tool.name} in {line} ({way})" for way, lines in taken.items() for line in lines - shared)
+        yield from (f"{tool.name} in {line} ({way})" for way, lines in inputs.items() for line in lines - shared)
         yield from (f"{tool.name} out {line}" for line in Fields(result, answers=True).lines(result))
 
 
@@ -99,7 +101,7 @@ SNAPSHOTS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def snapshot(name: str) -> str:
-    """What the code says now. Help keeps its order, all else is sorted."""
-    found = SNAPSHOTS[name]()
-    lines = found if name == "commands.txt" else sorted(set(found))
+    """Return the snapshot of the present code. Help keeps its order; the lines of all others are sorted."""
+    facts = SNAPSHOTS[name]()
+    lines = facts if name == "commands.txt" else sorted(set(facts))
     return "\n".join([*lines, ""])

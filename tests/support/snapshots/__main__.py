@@ -1,4 +1,4 @@
-"""`python -m tests.support.snapshots` writes the snapshots anew."""
+"""`python -m tests.support.snapshots` rewrites the snapshots."""
 
 from tests.support.snapshots import FOLDER, SNAPSHOTS, snapshot
 

@@ -1,4 +1,4 @@
-"""What the HTTP interfaces take and answer: the routes of the APIs, and those of the console."""
+"""Inputs and answers of the HTTP interfaces: the routes of the APIs, and those of the console."""
 
 import re
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ _TEMPLATES = STATIC.parent / "templates"
 _FORM = re.compile(r'<form[^>]*action="([^"]*)"[^>]*enctype="multipart/form-data"[^>]*>(.*?)</form>', re.DOTALL)
 _FIELD = re.compile(r'<(?:input|select|textarea|button)[^>]*\bname="([^"{]+)"')
 _TAKEN = ("scope ", "path ", "query ", "header ", "body ")
-"""What facts about a request begin with; a page is for people."""
+"""The first words of facts about a request. The console's answers are pages, which are left out."""
 _NEVER_SENT = {"application/json": {"schema": {"$ref": "#/components/schemas/HTTPValidationError"}}}
-"""What FastAPI documents where a route says nothing: every application of ours answers with a problem."""
+"""FastAPI's default documentation of errors, which is never sent: all our applications answer with a problem."""
 
 
 class _Shown(RouteContext):
-    """A route that the OpenAPI document shows, also where the application hides it."""
+    """A route that the OpenAPI document shows, even if the application hides it."""
 
     include_in_schema = True
     operation_id = None
@@ -40,42 +40,48 @@ class _Shown(RouteContext):
 
 @cache
 def _app() -> FastAPI:
-    """The application, by the defaults of all settings. It is not started."""
+    """Return the application with the defaults of all settings, without starting it."""
     with TemporaryDirectory() as folder:
         return create_app(new_context(by_default(folder)), "127.0.0.1")
 
 
 @cache
 def operations() -> dict[str, list[str]]:
-    """What each operation takes and answers, by its method and path."""
+    """Return the facts about inputs and answers of each operation, by its method and path."""
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     routes = [
-        _Shown(one.route, one._route_context)
-        for one in iter_route_contexts([*_app().routes, *_app().state.console.routes])
+        _Shown(context.route, context._route_context)
+        for context in iter_route_contexts([*_app().routes, *_app().state.console.routes])
     ]
     document = get_openapi(title="", version="", routes=routes)
     document["components"]["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
-    taken, answered, found = Fields(document), Fields(document, answers=True), dict[str, list[str]]()
+    inputs, answered_fields, facts_by_operation = (
+        Fields(document),
+        Fields(document, answers=True),
+        dict[str, list[str]](),
+    )
     for route in routes:
         for method in sorted(route.methods or {"MOUNT"}):
-            facts = found[f"{method} {route.path}"] = []
+            facts = facts_by_operation[f"{method} {route.path}"] = []
             if isinstance(route.original_route, APIRoute):
                 facts.append(f"scope {endpoints.scope_of(route) or 'none'}")
                 facts += [] if getattr(route._effective_route, "include_in_schema", True) else ["undocumented"]
-                facts += _facts(taken, answered, document["paths"][route.path_format][method.lower()])
-    return found
+                facts += _facts(inputs, answered_fields, document["paths"][route.path_format][method.lower()])
+    return facts_by_operation
 
 
-def _facts(taken: Fields, answered: Fields, operation: Schema) -> Iterator[str]:
-    """Parameters, the body's fields, the answers' fields. `problems` lists the fields of problems once."""
-    for one in operation.get("parameters", ()):
-        yield from taken.parameter(
-            one.get("schema", {}), f"{one['in']} {one['name']}", needed=one.get("required", False)
+def _facts(inputs: Fields, answered_fields: Fields, operation: Schema) -> Iterator[str]:
+    """Yield parameters, the body's fields and the answers' fields. `problems` lists the statuses of problems."""
+    for parameter in operation.get("parameters", ()):
+        yield from inputs.parameter(
+            parameter.get("schema", {}),
+            f"{parameter['in']} {parameter['name']}",
+            needed=parameter.get("required", False),
         )
     body = operation.get("requestBody", {})
     for media, content in body.get("content", {}).items():
         yield f"body {media}{'' if body.get('required') else ' optional'}"
-        yield from _of_content(taken, "body" if len(body["content"]) == 1 else f"body {media}", content)
+        yield from _of_content(inputs, "body" if len(body["content"]) == 1 else f"body {media}", content)
     problems = []
     for status, answer in operation["responses"].items():
         contents = answer.get("content", {})
@@ -89,7 +95,7 @@ def _facts(taken: Fields, answered: Fields, operation: Schema) -> Iterator[str]:
             yield f"{status} without a body"
         for media, content in contents.items():
             if media != MEDIA_TYPE:
-                yield from _of_content(answered, status if len(contents) == 1 else f"{status} {media}", content)
+                yield from _of_content(answered_fields, status if len(contents) == 1 else f"{status} {media}", content)
     if problems:
         yield f"problems {' '.join(sorted(problems))}"
 
@@ -106,19 +112,19 @@ def _is_console(operation: str) -> bool:
 
 
 def _promised(facts: list[str]) -> set[str]:
-    """Without what only the documentation says."""
-    return {one for one in facts if one != "undocumented" and not one.startswith("problems ")}
+    """Return the facts without those about documentation."""
+    return {fact for fact in facts if fact != "undocumented" and not fact.startswith("problems ")}
 
 
 def routes() -> Iterator[str]:
-    """The routes of all APIs, and the statuses of errors by their codes."""
-    found = operations()
-    for operation, facts in found.items():
+    """Yield the routes of all APIs, and the statuses of errors by their codes."""
+    operations_ = operations()
+    for operation, facts in operations_.items():
         method, path = operation.split(" ")
         twin = f"{method} {PREFIX}{path}"
         if _is_console(operation):
             continue
-        if "undocumented" in facts and _promised(facts) == _promised(found.get(twin, [])):
+        if "undocumented" in facts and _promised(facts) == _promised(operations_.get(twin, [])):
             yield f"{operation} = {twin}"
             continue
         yield operation
@@ -129,7 +135,7 @@ def routes() -> Iterator[str]:
 
 
 def console() -> Iterator[str]:
-    """The console's routes, the parameters of its views, and the fields of forms that carry files."""
+    """Yield the console's routes, the parameters of its views, and the fields of forms that carry files."""
     for operation, facts in operations().items():
         if _is_console(operation):
             yield operation
@@ -137,8 +143,8 @@ def console() -> Iterator[str]:
     for name, view in live.VIEWS.items():
         if not view.fragments.__module__.startswith("pipeline."):
             continue  # a test's
-        asked = view.query.model_json_schema()
-        yield from (f"VIEW {name} {line}" for line in Fields(asked).lines(asked))
+        parameters = view.query.model_json_schema()
+        yield from (f"VIEW {name} {line}" for line in Fields(parameters).lines(parameters))
     for template in _TEMPLATES.rglob("*.html"):
         for action, form in _FORM.findall(template.read_text(encoding="utf-8")):
             yield from (f"FORM {action} {field}" for field in _FIELD.findall(form))

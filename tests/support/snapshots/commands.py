@@ -1,4 +1,4 @@
-"""The commands: what each takes, and its help as the terminal shows it, without colour."""
+"""The commands with their parameters, and their help as the terminal shows it, without colour."""
 
 import re
 import textwrap
@@ -16,7 +16,7 @@ _WIDTH = 100
 
 
 def lines() -> Iterator[str]:
-    """Every command in the order of their names; its help first, then arguments in their order, then options."""
+    """Yield every command by name: its help, then arguments in their order, then options."""
     yield from _lines(get_command(app), "penstock", None)
 
 
@@ -30,32 +30,38 @@ def _lines(command: Any, path: str, parent: Any) -> Iterator[str]:
     if context.ignore_unknown_options:
         yield f"{path} takes further options"
     hints = typing.get_type_hints(command.callback) if command.callback else {}
-    own = [one for one in command.params if one.name in hints]  # the others are typer's
-    arguments = [one for one in own if one.param_type_name == "argument"]
-    options = sorted((one for one in own if one not in arguments), key=lambda one: sorted(one.opts))
-    for one in (*arguments, *options):
-        yield f"{path} {_parameter(one, hints[one.name])}"
+    own = [parameter for parameter in command.params if parameter.name in hints]  # the others are typer's
+    arguments = [parameter for parameter in own if parameter.param_type_name == "argument"]
+    options = sorted(
+        (parameter for parameter in own if parameter not in arguments), key=lambda parameter: sorted(parameter.opts)
+    )
+    for parameter in (*arguments, *options):
+        yield f"{path} {_parameter(parameter, hints[parameter.name])}"
     for name in sorted(getattr(command, "commands", {})):
         _, inner, _ = command.resolve_command(context, [name])
         yield from _lines(inner, f"{path} {name}", context)
 
 
-def _parameter(one: Any, hint: Any) -> str:
-    is_argument = one.param_type_name == "argument"
-    names = [one.metavar or one.name.upper()] if is_argument else [*sorted(one.opts), *sorted(one.secondary_opts)]
+def _parameter(parameter: Any, hint: Any) -> str:
+    is_argument = parameter.param_type_name == "argument"
+    names = (
+        [parameter.metavar or parameter.name.upper()]
+        if is_argument
+        else [*sorted(parameter.opts), *sorted(parameter.secondary_opts)]
+    )
     facts = ["/".join(names), _type(hint)]
-    facts += [one.metavar] if one.metavar and not is_argument else []
-    facts += [f"{key}={value}" for key in ("min", "max") if (value := getattr(one, key)) is not None]
-    facts += [f"${one.envvar}"] if one.envvar else []
-    facts += ["required"] if one.required else [f"= {_default(one.default)}"]
-    facts += [word for word in ("hidden", "multiple") if getattr(one, word)]
-    return f"{' '.join(facts)}: {' '.join(_plain(one.help).split())}".rstrip(": ")
+    facts += [parameter.metavar] if parameter.metavar and not is_argument else []
+    facts += [f"{key}={value}" for key in ("min", "max") if (value := getattr(parameter, key)) is not None]
+    facts += [f"${parameter.envvar}"] if parameter.envvar else []
+    facts += ["required"] if parameter.required else [f"= {_default(parameter.default)}"]
+    facts += [word for word in ("hidden", "multiple") if getattr(parameter, word)]
+    return f"{' '.join(facts)}: {' '.join(_plain(parameter.help).split())}".rstrip(": ")
 
 
 def _type(hint: Any) -> str:
-    parts = [one for one in typing.get_args(hint) if one is not type(None)]
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return "|".join(str(one.value) for one in hint)
+        return "|".join(str(part.value) for part in hint)
     if parts and typing.get_origin(hint) is list:
         return f"{_type(parts[0])}..."
     if parts:
@@ -69,5 +75,5 @@ def _default(value: Any) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """The text without markup. Paragraphs are those of the terminal: single line ends in them are spaces."""
+    """Return the text without markup. As on the terminal, a single line end within a paragraph is a space."""
     return re.sub(r"\n{3,}", "\n\n", Text.from_markup(text or "").plain)

@@ -30,38 +30,38 @@ _WORDS = {"title", "description", "examples", "example", "readOnly"}
 
 
 class Fields:
-    """The schemas that one document holds, by the references to them.
+    """The schemas of one document, by the references to them.
 
-    `answers`: of what is answered, which has all its fields: no default and no `optional` shows.
+    `answers`: the schemas are of answers, which have all their fields: no default and no `optional` shows.
     """
 
     def __init__(self, document: Schema, *, answers: bool = False) -> None:
         self._document, self._answers = document, answers
 
     def lines(self, schema: Schema, name: str = "") -> Iterator[str]:
-        """The schema itself, as `name`, and each field below it."""
+        """Yield the schema itself, as `name`, and each field below it."""
         yield f"{name} {self._type(schema)}".strip()
         yield from self._below(schema, name, ())
 
     def _resolved(self, schema: Schema) -> Schema:
         if "$ref" not in schema:
             return schema
-        found: Any = self._document
+        target: Any = self._document
         for part in schema["$ref"].removeprefix("#/").split("/"):
-            found = found[part]
-        return {**self._resolved(found), **{key: value for key, value in schema.items() if key != "$ref"}}
+            target = target[part]
+        return {**self._resolved(target), **{key: value for key, value in schema.items() if key != "$ref"}}
 
     def _type(self, schema: Schema) -> str:
-        """The type in words: bounds are those of JSON schema."""
+        """Return the type in words. Bounds are those of JSON schema."""
         schema = self._resolved(schema)
         several = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf") or ()
         bounds = [
             f"{key}={_value(schema[key])}" for key in sorted(schema.keys() - _STRUCTURE - _WORDS) if schema[key] != {}
         ]
         if "const" in schema or "enum" in schema:
-            words = " | ".join(sorted(_value(one) for one in schema.get("enum", [schema.get("const")])))
+            words = " | ".join(sorted(_value(choice) for choice in schema.get("enum", [schema.get("const")])))
         elif "type" not in schema and several:
-            words = " | ".join(sorted({self._type(one) for one in several}))
+            words = " | ".join(sorted({self._type(choice) for choice in several}))
         else:
             words = self._kind(schema)
         return " ".join([words, *bounds])
@@ -69,7 +69,7 @@ class Fields:
     def _kind(self, schema: Schema) -> str:
         kind = schema.get("type", "any")
         if kind == "array" and "prefixItems" in schema:
-            return f"[{', '.join(self._type(one) for one in schema['prefixItems'])}]"
+            return f"[{', '.join(self._type(position) for position in schema['prefixItems'])}]"
         if kind == "array":
             item = self._type(schema.get("items", {}))
             return f"({item})[]" if " " in item else f"{item}[]"
@@ -93,12 +93,19 @@ class Fields:
         for part in ("items", "additionalProperties"):
             if isinstance(schema.get(part), dict):
                 yield from self._below(schema[part], name + ("[]" if part == "items" else ".*"), above)
-        several = [one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ()) if self._has_fields(one)]
-        for number, one in enumerate(several, 1):
-            yield from self._below(one, f"{name}<{self._label(one) or number}>" if len(several) > 1 else name, above)
+        several = [
+            variant
+            for key in ("anyOf", "oneOf", "allOf")
+            for variant in schema.get(key, ())
+            if self._has_fields(variant)
+        ]
+        for number, variant in enumerate(several, 1):
+            yield from self._below(
+                variant, f"{name}<{self._label(variant) or number}>" if len(several) > 1 else name, above
+            )
 
     def _need(self, schema: Schema, *, needed: bool) -> str:
-        """Nothing for what has to be there."""
+        """Return the default, ` optional`, or nothing for a required field."""
         if self._answers:
             return ""
         schema = self._resolved(schema)
@@ -110,12 +117,12 @@ class Fields:
         return bool(self._resolved(schema).keys() & {"properties", "items", "additionalProperties"})
 
     def _label(self, schema: Schema) -> str:
-        """By which constant one of several kinds of objects is known."""
+        """Return the constants that distinguish one of several kinds of objects."""
         fields = self._resolved(schema).get("properties", {}).items()
         return ",".join(f"{key}={_value(field['const'])}" for key, field in fields if "const" in field)
 
     def parameter(self, schema: Schema, name: str, *, needed: bool) -> Iterator[str]:
-        """The same of a single parameter."""
+        """Yield the same lines for a single parameter."""
         yield f"{name} {self._type(schema)}{self._need(schema, needed=needed)}"
         yield from self._below(schema, name, ())
 

@@ -18,7 +18,7 @@ from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_quotas import paid
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.integration.screenshots.conftest import Evidence, Hand, draft
-from tests.support.assistant import post, refused, said, tools, use
+from tests.support.assistant import message_of, post, refused, tools, use
 from tests.support.documents import insert_document, set_row, write_output
 from tests.support.knowledge import add_base, add_item
 from tests.support.web_server import WebServer
@@ -52,7 +52,7 @@ class TestRights:
     def test_nobody_is_told_of_a_tool_that_is_not_offered(self, connect: Connect) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
-            told = said(post(client, "initialize", about))["result"]["instructions"]
+            told = message_of(post(client, "initialize", about))["result"]["instructions"]
             told += refused(client, "nope")
             told += "".join(
                 tool["name"] + tool["description"] + str(tool["inputSchema"]) for tool in tools(client).values()
@@ -197,7 +197,7 @@ def test_messages_that_are_none_are_refused_by_the_protocol(api: TestClient) -> 
     for content in (b"[1]", b"{", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe"):
         answer = api.post("/mcp", content=content, headers={"content-type": "application/json", "accept": "*/*"})
         assert 400 <= answer.status_code < 500, answer.text
-    assert "error" in said(post(api, "tools/explode", {}))
+    assert "error" in message_of(post(api, "tools/explode", {}))
 
 
 class TestDocuments:

@@ -16,7 +16,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
-from tests.support.assistant import post, said
+from tests.support.assistant import message_of, post
 from tests.support.commits import lose_answers
 from tests.support.documents import document, insert_document
 
@@ -76,7 +76,7 @@ def _console_bulk(client: TestClient, verb: str, document_id: str) -> str:
 
 def _assistant(client: TestClient, verb: str, document_id: str) -> str:
     asked = {"kind": "document", "id": document_id, "all_pages": verb == "retry"}
-    result = said(post(client, "tools/call", {"name": "retry", "arguments": asked}))["result"]
+    result = message_of(post(client, "tools/call", {"name": "retry", "arguments": asked}))["result"]
     return _of_words(result["content"][0]["text"]) if result.get("isError") else DONE
 
 

@@ -30,14 +30,14 @@ PNG = "image/png"
 
 def test_a_job_is_acknowledged_started_and_answered(link: NodeLink) -> None:
     link.assign("a", prompt="hello")
-    link.begun("a")
+    link.expect_start("a")
     assert link.result("a").result == {"text": "hello", "model": ""}
 
 
 def test_attachments_of_any_size_come_and_go_in_their_order(link: NodeLink) -> None:
     big = bytes(range(256)) * 4096 * 8
     link.assign("a", (PNG, big), ("image/webp", b""), (PNG, b"x"))
-    link.begun("a")
+    link.expect_start("a")
     result = link.result("a")
     assert [about.media_type for about in result.attachments] == [PNG, "image/webp", PNG]
     assert link.parts == [big, b"", b"x"]
@@ -51,7 +51,7 @@ def test_pieces_of_a_text_come_in_order_and_none_is_too_long(link: NodeLink, exe
 
     executor.deeds["stream"] = stream
     link.assign("a", deed="stream")
-    link.begun("a")
+    link.expect_start("a")
     pieces = [link.expect(NodePartial, "a").text for _ in range(4)]
     assert (pieces[0], [len(piece) for piece in pieces[1:3]], pieces[3]) == ("one ", [65_536, 4464], " two")
     link.result("a")
@@ -62,7 +62,7 @@ def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is
 ) -> None:
     for job_id in ("a", "b"):
         link.assign(job_id, wait=True)
-        link.begun(job_id)
+        link.expect_start(job_id)
     link.assign("c")
     error = link.result("c").error
     assert error is not None
@@ -99,7 +99,7 @@ def test_an_error_says_its_kind_and_nothing_of_the_inside(
 
     executor.deeds["fail"] = fail
     link.assign("a", deed="fail")
-    link.begun("a")
+    link.expect_start("a")
     error = link.result("a").error
     assert error is not None
     assert (error.code, error.message, error.kind, error.retry_after_s) == expected
@@ -108,20 +108,20 @@ def test_an_error_says_its_kind_and_nothing_of_the_inside(
 def test_what_cannot_be_sent_is_an_error_of_the_job(link: NodeLink, executor: ScriptedExecutor) -> None:
     executor.deeds["odd"] = lambda body, partial: {"text": object()}
     link.assign("a", deed="odd")
-    link.begun("a")
+    link.expect_start("a")
     error = link.result("a").error
     assert error is not None
     assert error.code == "failed"
     link.assign("b", prompt="it goes on")
-    link.begun("b")
+    link.expect_start("b")
     link.result("b")
 
 
 def test_a_job_that_comes_twice_is_done_once(link: NodeLink, executor: ScriptedExecutor) -> None:
     link.assign("a", wait=True, attempt=2)
-    link.begun("a", 2)
+    link.expect_start("a", 2)
     link.assign("a", wait=True, attempt=2)
-    link.begun("a", 2)
+    link.expect_start("a", 2)
     link.assign("a", prompt="an old attempt", attempt=1)
     executor.go()
     first = link.result("a", 2, received=False)
@@ -129,7 +129,7 @@ def test_a_job_that_comes_twice_is_done_once(link: NodeLink, executor: ScriptedE
     assert link.result("a", 2) == first
     link.assign("a", attempt=2)
     link.assign("b", prompt="the next")
-    link.begun("b")
+    link.expect_start("b")
     assert len(executor.runs) == 2
 
 
@@ -138,7 +138,7 @@ def test_a_cancelled_job_sends_no_result_and_keeps_its_slot_until_its_thread_end
 ) -> None:
     for job_id in ("a", "b"):
         link.assign(job_id, wait=True)
-        link.begun(job_id)
+        link.expect_start(job_id)
     link.cancel("a", 2)
     link.cancel("a")
     link.assign("c")
@@ -149,28 +149,28 @@ def test_a_cancelled_job_sends_no_result_and_keeps_its_slot_until_its_thread_end
     link.result("b")
     wait_until(lambda: not node.agent.bench.threads, DEADLINE_S, "both threads have ended")
     link.assign("d")
-    link.begun("d")
+    link.expect_start("d")
 
 
 def test_a_higher_attempt_takes_the_place_of_the_lower(link: NodeLink, executor: ScriptedExecutor) -> None:
     link.assign("a", wait=True)
-    link.begun("a")
+    link.expect_start("a")
     link.assign("a", attempt=2, prompt="anew")
-    link.begun("a", 2)
+    link.expect_start("a", 2)
     assert link.result("a", 2).result == {"text": "anew", "model": ""}
     executor.go()
     link.assign("b")
-    link.begun("b")
+    link.expect_start("b")
 
 
 def test_jobs_go_on_without_a_connection_and_results_are_sent_until_they_are_received(
     gateway: ScriptedGateway, link: NodeLink, executor: ScriptedExecutor
 ) -> None:
     link.assign("kept", (PNG, b"abc"), prompt="k")
-    link.begun("kept")
+    link.expect_start("kept")
     first = link.result("kept", received=False)
     link.assign("at-work", wait=True)
-    link.begun("at-work")
+    link.expect_start("at-work")
     link.cut()
     link = gateway.connection()
     executor.go()
@@ -201,11 +201,11 @@ def test_pieces_that_would_come_after_a_gap_are_left_out(
 
     executor.deeds["stream"] = stream
     link.assign("a", deed="stream")
-    link.begun("a")
+    link.expect_start("a")
     link.expect(NodePartial, "a")
     link.cut()
     link = gateway.welcome()
-    link.begun("a")
+    link.expect_start("a")
     go_on.set()
     assert link.result("a").result == {"text": "whole"}
 
@@ -217,7 +217,7 @@ def test_results_beyond_the_limit_give_way_the_oldest_first(
         link = gateway.welcome()
         for job_id in ("a", "b", "c"):
             link.assign(job_id, (PNG, b"x" * 20_000))
-            link.begun(job_id)
+            link.expect_start(job_id)
             link.result(job_id, received=False)
         link.cut()
         held = gateway.connection().expect(NodeRegister).held
@@ -229,17 +229,17 @@ def test_a_result_that_is_larger_than_the_gateway_takes_is_an_error(
 ) -> None:
     link = gateway.welcome(max_attachment_bytes=1000, max_message_bytes=70_000)
     link.assign("bytes", (PNG, b"x" * 1001))
-    link.begun("bytes")
+    link.expect_start("bytes")
     errors = [link.result("bytes").error]
     link.assign("text", prompt="é" * 35_000)
-    link.begun("text")
+    link.expect_start("text")
     errors.append(link.result("text").error)
     assert [(error.code, error.kind) for error in errors if error] == [("too_large", "permanent")] * 2
 
 
 def test_a_result_that_a_gateway_closes_for_is_not_sent_for_ever(gateway: ScriptedGateway, link: NodeLink) -> None:
     link.assign("a")
-    link.begun("a")
+    link.expect_start("a")
     for _ in range(3):
         assert link.result("a", received=False)
         link.close(4400, "junk")
@@ -253,7 +253,7 @@ def test_of_a_flood_of_jobs_it_refuses_the_rest_and_keeps_none(
 ) -> None:
     for job_id in ("a", "b"):
         link.assign(job_id, wait=True)
-        link.begun(job_id)
+        link.expect_start(job_id)
     for number in range(5000):
         link.assign(f"x{number}")
     refused = [link.expect(NodeResult) for _ in range(5000)]
@@ -267,7 +267,7 @@ def test_job_started_is_repeated_only_for_jobs_that_somebody_wants(
 ) -> None:
     for job_id in ("a", "b"):
         link.assign(job_id, wait=True)
-        link.begun(job_id)
+        link.expect_start(job_id)
     link.cancel("a")
     link.assign("c")
     link.result("c")  # the node has read the cancellation
@@ -275,6 +275,6 @@ def test_job_started_is_repeated_only_for_jobs_that_somebody_wants(
     link = gateway.welcome()
     assert link.registered is not None
     assert link.registered.held == (HeldJob(job_id="b", attempt=1),)
-    link.begun("b")
+    link.expect_start("b")
     executor.go()
     assert not isinstance(link.next(), JobStarted)

@@ -67,15 +67,15 @@ def test_junk_of_a_gateway_ends_the_connection_and_not_the_node(
     assert link.closed_with()[0] in {4400, 4413, 4426}
     link = gateway.welcome()
     link.assign("b")
-    link.begun("b")
-    assert len([said for said in node.told if "breaks the protocol" in said]) == 1
+    link.expect_start("b")
+    assert len([said for said in node.reports if "breaks the protocol" in said]) == 1
 
 
 def test_types_that_it_does_not_know_are_passed_over_with_their_frames(link: NodeLink) -> None:
     link.junk('{"type": "moon_phase", "attachments": [{"size": 4}]}', b"full")
     link.received("never-was", 3, taken=False)
     link.assign("a")
-    link.begun("a")
+    link.expect_start("a")
 
 
 def test_it_tries_the_next_gateway_and_says_so_once(executor: ScriptedExecutor) -> None:
@@ -86,11 +86,11 @@ def test_it_tries_the_next_gateway_and_says_so_once(executor: ScriptedExecutor) 
                 second.welcome().cut()
             second.connection()
             assert first.nobody_came()
-            assert [said.split(":")[0] for said in node.told[:2]] == [
+            assert [said.split(":")[0] for said in node.reports[:2]] == [
                 "No connection to ws",
                 f"Registered at {second.url}/ws/node (scripted) as desk".split(":")[0],
             ]
-            assert sum("503" in said for said in node.told) <= 3
+            assert sum("503" in said for said in node.reports) <= 3
 
 
 def test_a_gateway_that_does_not_welcome_it_is_left(gateway: ScriptedGateway, executor: ScriptedExecutor) -> None:
@@ -135,7 +135,7 @@ def test_it_finishes_what_it_has_before_it_ends(
     gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, executor: ScriptedExecutor, asked_by: str
 ) -> None:
     link.assign("last", wait=True)
-    link.begun("last")
+    link.expect_start("last")
     if asked_by == "itself":
         node.drain()
     else:
@@ -147,7 +147,7 @@ def test_it_finishes_what_it_has_before_it_ends(
     assert crossed.code == NODE_BUSY
     link.cut()
     link = gateway.welcome()
-    link.begun("last")
+    link.expect_start("last")
     link.expect(NodeDrain)
     executor.go()
     assert link.result("last", received=False).result is not None
@@ -166,13 +166,13 @@ def test_a_certificate_counts_only_if_its_authority_does(
     with TlsProxy(files, int(gateway.url.rpartition(":")[2])) as proxy:
         gateway.url = f"wss://127.0.0.1:{proxy.port}"
         with running_agent(gateway, executor=executor) as node:
-            wait_until(lambda: node.told, DEADLINE_S, "it was refused")
-            assert "its certificate is not trusted: self-signed certificate" in node.told[0]
+            wait_until(lambda: node.reports, DEADLINE_S, "it was refused")
+            assert "its certificate is not trusted: self-signed certificate" in node.reports[0]
         assert gateway.nobody_came()
         with running_agent(gateway, executor=executor, trust=ssl.create_default_context(cafile=str(files[0]))):
             link = gateway.welcome()
             link.assign("a", (PNG, b"x" * 100_000))
-            link.begun("a")
+            link.expect_start("a")
             link.result("a")
         assert proxy.encrypted
 
@@ -186,7 +186,7 @@ def test_with_nothing_to_do_it_ends_at_once_connected_or_not(executor: ScriptedE
             node.wait()
         gateway.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
         with running_agent(gateway, executor=executor) as node:
-            wait_until(lambda: node.told, DEADLINE_S, "it was refused")
+            wait_until(lambda: node.reports, DEADLINE_S, "it was refused")
             node.drain()
             node.wait()
             assert node.error is None
@@ -196,15 +196,15 @@ def test_jobs_that_outlast_the_grace_are_left(gateway: ScriptedGateway, executor
     with running_agent(gateway, executor=executor, grace_s=0.1) as node:
         link = gateway.welcome()
         link.assign("a", wait=True)
-        link.begun("a")
+        link.expect_start("a")
         node.drain()
         assert link.closed_with()[0] == 1000
         node.wait()
-        assert "1 job and no result left behind" in node.told[-1]
+        assert "1 job and no result left behind" in node.reports[-1]
 
 
 def test_a_second_welcome_means_nothing(link: NodeLink) -> None:
     link.say(NodeWelcome(instance_id="b", heartbeat_ms=1, max_message_bytes=1, max_attachment_bytes=1))
     link.assign("a", prompt="all the same")
-    link.begun("a")
+    link.expect_start("a")
     assert link.result("a").error is None

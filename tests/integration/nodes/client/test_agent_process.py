@@ -34,7 +34,7 @@ def test_two_nodes_of_one_data_folder_do_jobs_until_they_are_asked_to_end(gatewa
     assert other.registered
     assert other.registered.node_id != link.registered.node_id
     link.assign("a", capability=EMBEDDINGS, texts=["secret words"])
-    link.begun("a")
+    link.expect_start("a")
     result = link.result("a").result
     assert result
     assert result["vectors"] == LexicalEmbeddings().embed(["secret words"]).vectors
@@ -64,7 +64,7 @@ def test_a_second_signal_does_not_wait_for_a_job_that_hangs(gateway: ScriptedGat
         assert [(offer.capability, offer.models) for offer in link.registered.offers] == [("text", ("vision-1",))]
         server.push(Fault(kind="hang"))
         link.assign("a", prompt="secret words")
-        link.begun("a")
+        link.expect_start("a")
         assert server.wait_for_calls(1, 60)
         node.process.send_signal(signal.SIGTERM)
         link.expect(NodeDrain)

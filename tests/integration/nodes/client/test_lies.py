@@ -14,7 +14,7 @@ from pipeline.nodes.client import Attachment, Session
 from pipeline.nodes.protocol import CloseCode, encode
 from tests.support.scripted_sessions import (
     FAST,
-    Asked,
+    ReceivedRequest,
     ScriptedGateway,
     cut,
     echo,
@@ -30,7 +30,7 @@ from tests.support.web_server import WebServer, redirect
 def test_pieces_of_an_earlier_attempt_are_void() -> None:
     pieces: list[tuple[int, str]] = []
 
-    async def stream(asked: Asked) -> None:
+    async def stream(asked: ReceivedRequest) -> None:
         await asked.accept()
         for attempt, text in ((1, "a"), (1, "b"), (2, "A"), (1, "late"), (2, "B")):
             await asked.partial(attempt, text)
@@ -42,7 +42,7 @@ def test_pieces_of_an_earlier_attempt_are_void() -> None:
         )
     assert pieces == [(1, "a"), (1, "b"), (2, "A"), (2, "B")]
     assert (answer.result, answer.attempt) == ({"text": "AB"}, 2)
-    assert gateway.seen.asked[0].request.partials
+    assert gateway.seen.requests[0].request.partials
 
 
 JUNK = [
@@ -63,14 +63,14 @@ def test_junk_closes_the_connection_with_a_reason_and_the_next_one_answers(frame
     with ScriptedGateway(junk(*frames)) as gateway:
         assert run(gateway.url, lambda session: session.request("text", request_id="r", timeout_s=20))
         assert gateway.ids == ["r", "r"]
-        first = gateway.seen.asked[0].socket
+        first = gateway.seen.requests[0].socket
         gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.VERSION}, "a code for it")
 
 
 def test_messages_of_unknown_types_are_passed_over_with_their_attachments() -> None:
     with ScriptedGateway() as gateway:
 
-        async def chat(asked: Asked) -> None:
+        async def chat(asked: ReceivedRequest) -> None:
             late = {"type": "job_result", "request_id": "of nobody", "result": {}, "attachments": [{"size": 1}]}
             await junk('{"type": "news", "attachments": [{}, {}]}', b"1", b"2", json.dumps(late), b"x")(asked)
             await echo(asked)
@@ -81,14 +81,14 @@ def test_messages_of_unknown_types_are_passed_over_with_their_attachments() -> N
 
 
 def test_a_request_that_breaks_every_connection_ends_and_the_others_do_not() -> None:
-    async def hate_one(asked: Asked) -> None:
+    async def hate_one(asked: ReceivedRequest) -> None:
         if asked.request.request_id == "bad":
             await asked.socket.close(CloseCode.BAD_MESSAGE, "not valid")
         else:
             await asked.accept()
             held.append(asked)
 
-    held: list[Asked] = []
+    held: list[ReceivedRequest] = []
     with ScriptedGateway(step=hate_one) as gateway:
 
         async def talk(session: Session) -> Any:
@@ -184,7 +184,7 @@ def test_missing_attachments_end_the_connection_in_time() -> None:
 def test_a_message_of_very_many_parts_is_not_read(frame: str) -> None:
     with ScriptedGateway(junk(frame)) as gateway:
         assert run(gateway.url, lambda session: session.request("text", request_id="r", timeout_s=20))
-        first = gateway.seen.asked[0].socket
+        first = gateway.seen.requests[0].socket
         gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE}, "a code for it")
 
 
@@ -232,4 +232,4 @@ def test_what_the_protocol_cannot_say_is_a_permanent_error(wrong: dict[str, Any]
     with ScriptedGateway() as gateway:
         error = run(gateway.url, lambda session: error_of(session.request(**({"capability": "text"} | wrong))))
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, "bad_request")
-    assert gateway.seen.asked == []
+    assert gateway.seen.requests == []

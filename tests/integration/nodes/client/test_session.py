@@ -15,7 +15,7 @@ from tests.support.redis_server import free_port
 from tests.support.scripted_sessions import (
     FAST,
     TOKEN,
-    Asked,
+    ReceivedRequest,
     ScriptedGateway,
     close,
     cut,
@@ -47,7 +47,7 @@ def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_b
             )
 
         answer = run(gateway.url, talk)
-    [asked] = gateway.seen.asked
+    [asked] = gateway.seen.requests
     assert (asked.request.capability, asked.request.model, asked.request.body) == ("vision", "m-1", {"prompt": "What?"})
     assert (asked.request.request_id, asked.request.if_no_node, asked.request.timeout_ms) == ("r-1", "error", 20_000)
     assert (asked.parts, asked.request.attachments[0].size) == ([b"12345", b""], 5)
@@ -56,9 +56,9 @@ def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_b
 
 
 def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> None:
-    held: list[Asked] = []
+    held: list[ReceivedRequest] = []
 
-    async def hold(asked: Asked) -> None:
+    async def hold(asked: ReceivedRequest) -> None:
         held.append(asked)
         if len(held) == 50:
             for one in reversed(held):
@@ -163,7 +163,7 @@ def test_two_sessions_with_the_same_request_share_one_job_until_both_cancel() ->
             await seen(gateway, lambda: gateway.ids, "the request has arrived")
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
-            gateway.do(gateway.seen.asked[0].answer({"text": "for the second"}))
+            gateway.do(gateway.seen.requests[0].answer({"text": "for the second"}))
             return await second
 
         assert run(gateway.url, talk).result == {"text": "for the second"}
@@ -190,9 +190,9 @@ def test_errors_come_with_kind_code_and_wait() -> None:
 
 @pytest.mark.parametrize(("limits", "welcome"), [(replace(FAST, max_requests=2), {}), (FAST, {"max_jobs": 2})])
 def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welcome: dict[str, Any]) -> None:
-    held: list[Asked] = []
+    held: list[ReceivedRequest] = []
 
-    async def hold(asked: Asked) -> None:
+    async def hold(asked: ReceivedRequest) -> None:
         held.append(asked)
 
     with ScriptedGateway(step=hold, **welcome) as gateway:
@@ -220,7 +220,7 @@ def test_requests_wait_for_room_and_a_cancelled_one_admits_the_next() -> None:
             await asyncio.sleep(0)
             waiting.cancel()  # the small request waited behind it
             sizes = (await small).result["bytes"]
-            gateway.do(echo(gateway.seen.asked[0]))
+            gateway.do(echo(gateway.seen.requests[0]))
             return [*sizes, *(await first).result["bytes"]]
 
         assert run(gateway.url, talk, replace(FAST, max_bytes=1900)) == [1000]

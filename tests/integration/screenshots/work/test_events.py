@@ -30,7 +30,7 @@ def test_batch_is_announced_at_its_start_and_at_its_end_with_its_times(
     begun = analysis.claim(context, batch)
     assert begun is not None
     announce_started(context, begun.row)
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     driver.expand(batch)
     announce_finished(context, batch)
     row = rows_of(context, BATCHES)[0]
@@ -87,7 +87,7 @@ def test_batch_that_continues_elsewhere_is_not_announced_as_finished(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     assert expansion.claim(context, batch, ME) is not None
     announce_finished(context, batch)
     assert told_of(context) == []
@@ -101,7 +101,7 @@ def test_deleted_batch_is_not_announced_and_no_message_fails_while_redis_is_down
     batch, _ = new_batch()
     begun = analysis.claim(context, batch)
     assert begun is not None
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     driver.expand(batch)
     context.redis.config_set("min-replicas-to-write", 1)  # writes are refused from now on
     try:

@@ -22,7 +22,7 @@ from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.commits import lose_answers
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
+from tests.support.screens import Driver, Models, expand_reply, index_reply, lost_at, paint
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def analysed(driver: Driver, new_batch: NewBatch, provider: ProviderServer) -> C
 
     def make() -> int:
         batch, _ = new_batch()
-        driver.look_at(batch)
+        driver.analyse_all(batch)
         provider.records.clear()
         return batch
 
@@ -133,7 +133,7 @@ def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
     context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
 ) -> None:
     def half(asked: dict[str, Any]) -> object:
-        reply = expanded(asked)
+        reply = expand_reply(asked)
         reply["nodes"][1]["kind"] = "poem"
         return reply
 
@@ -201,7 +201,7 @@ def test_batches_continue_without_the_text_model_while_its_breaker_is_open(
     batch, _ = new_batch()
     with context.db.transaction() as session:
         session.execute(NODES.delete())
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     (asked,) = plan.next_steps(context, [batch])
     assert asked.queue == CONTROL
     provider.records.clear()
@@ -215,12 +215,12 @@ def test_threads_outside_the_history_start_new_threads(
     context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
 ) -> None:
     def elsewhere(asked: dict[str, Any]) -> object:
-        reply = expanded(asked)
+        reply = expand_reply(asked)
         for node in reply["nodes"]:
             node["thread_id"] = "thread_of_the_text_model"
         return reply
 
-    models.index = lambda asked: seen(asked, merge_hint={"decision": "MERGE", "thread_id": "invented"})
+    models.index = lambda asked: index_reply(asked, merge_hint={"decision": "MERGE", "thread_id": "invented"})
     models.expand = elsewhere
     batch = analysed()
     assert driver.expand(batch).done
@@ -242,7 +242,7 @@ def test_segments_continue_a_thread_of_the_history(
 
     def goes_on(asked: dict[str, Any]) -> object:
         told_of.extend(known["thread_id"] for known in asked["before"]["threads"])
-        return seen(asked, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
+        return index_reply(asked, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
 
     models.index = goes_on
     second = analysed()
@@ -281,7 +281,7 @@ def test_segments_made_by_rules_are_distinguishable_from_those_of_a_model(
 ) -> None:
     _recognise_at_once(monkeypatch)
     batch, _ = new_batch()
-    driver.look_at(batch, CPU)
+    driver.analyse_all(batch, CPU)
     assert driver.expand(batch, CONTROL).done
     assert {node.made_by for node in nodes_of(context)} == {"rules"}
     assert row_of(context, batch).made_by == "rules"
@@ -295,7 +295,7 @@ def test_simultaneous_batches_of_one_window_share_a_thread_by_rules(
     ids = [hand.batch(app=app)[0] for app in ("Kill test", "Kill test", "", "")]
     for batch in ids:
         paint(context, shots_of_batch(context, batch))
-        driver.look_at(batch, CPU)
+        driver.analyse_all(batch, CPU)
     for batch in ids:
         assert driver.expand(batch, CONTROL).done
     threads = {batch: {node.thread_id for node in nodes_of(context) if node.batch_id == batch} for batch in ids}
@@ -308,7 +308,7 @@ def test_deleted_frames_do_not_move_segments_to_other_frames(
     context: Context, driver: Driver, models: Models, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     def one_each(asked: dict[str, Any]) -> object:
-        reply = seen(asked)
+        reply = index_reply(asked)
         reply["segments"] = [
             {"screen_ids": [shot["screen_id"]], "event": {"title": f"about {shot['screenshot_id']}"}}
             for shot in asked["screenshots"]
@@ -317,7 +317,7 @@ def test_deleted_frames_do_not_move_segments_to_other_frames(
 
     models.index = one_each
     batch, shots = new_batch()
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     with context.db.transaction() as session:
         session.execute(SHOTS.delete().where(SHOTS.c.id == shots[0]))
     assert driver.expand(batch, CONTROL).done
@@ -360,7 +360,7 @@ def test_commits_without_an_answer_charge_each_call_once(
     context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, _ = new_batch()
-    for act in (driver.look_at, driver.expand):
+    for act in (driver.analyse_all, driver.expand):
         with monkeypatch.context() as patch:
             lose_answers(patch, context.db, times=3)
             act(batch)

@@ -21,7 +21,7 @@ from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, row_of
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, lost_at, told
+from tests.support.screens import Driver, lost_at, prompt_of
 
 
 def said(title: str, *keywords: str) -> Content:
@@ -99,7 +99,7 @@ def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
     (call,) = merged_calls(context)
     assert (call.node_id, call.model, call.attempt, len(json.loads(call.shot_ids))) == (first, "writer", 1, 4)
     assert queries.show(context, first).provenance[-1].model == "writer"
-    assert [told(record)["new"]["title"] for record in provider.records] == ["pears"]
+    assert [prompt_of(record)["new"]["title"] for record in provider.records] == ["pears"]
     assert driver.join().done == 0
 
 

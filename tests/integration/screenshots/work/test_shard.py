@@ -22,7 +22,7 @@ from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import row_of, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, Models, seen, told
+from tests.support.screens import Driver, Models, index_reply, prompt_of
 
 
 def shard_rows(context: Context) -> list[Any]:
@@ -56,7 +56,7 @@ def test_valid_replies_are_stored_with_their_calls(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
     assert titles(context) == ["Writing a test"]  # segments at the boundary between the shards are joined
     assert [queries.screenshot(context, shot).ocr_text for shot in shots] == [f"text {shot}" for shot in shots]
     first, second = used_calls(context)
@@ -68,7 +68,7 @@ def test_valid_replies_are_stored_with_their_calls(
     assert traced(context) == [("vlm_analyze_shard", "eyes", "ok")] * 2
     assert [len(record.body["messages"][1]["content"]) - 1 for record in provider.records] == [3, 2]
     # Screen ids count in the batch, not in the shard.
-    assert [[one["screen_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
+    assert [[one["screen_id"] for one in prompt_of(record)["screenshots"]] for record in provider.records] == [
         [1, 2, 3],
         [4, 5],
     ]
@@ -97,9 +97,9 @@ def test_unusable_reply_is_repaired_once_by_a_second_message(
 def test_batch_fails_if_its_reply_is_unusable_after_one_repair(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
-    models.index = lambda asked: seen(asked) if len(asked["screenshots"]) == 2 else "I cannot say."
+    models.index = lambda asked: index_reply(asked) if len(asked["screenshots"]) == 2 else "I cannot say."
     batch, _ = new_batch()
-    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert driver.analyse_all(batch).status is WorkStatus.FAILED_PERMANENT
     assert len(provider.records) == 3  # two about the first shard, one about the second
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
     reason = queries.dead_letters(context)[0].reason
@@ -110,13 +110,13 @@ def test_valid_parts_of_an_unusable_reply_are_kept_with_a_note(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
     def half(asked: dict[str, Any]) -> object:
-        reply = seen(asked)
+        reply = index_reply(asked)
         reply["segments"].append({"screen_ids": "all", "event": {}})
         return reply
 
     models.index = half
     batch, _ = new_batch()
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
     assert len(provider.records) == 4
     assert titles(context) == ["Writing a test"]
     assert "used only the valid parts of the reply" in batch_row(context).notes
@@ -127,7 +127,7 @@ def test_truncated_reply_is_not_requested_twice(
 ) -> None:
     batch, _ = new_batch()
     provider.push(Fault("truncated", text='{"segments": ['))
-    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert driver.analyse_all(batch).status is WorkStatus.FAILED_PERMANENT
     assert len(provider.records) == 2
     assert "PENSTOCK_SCREENSHOTS__SHARD_SIZE" in queries.dead_letters(context)[0].reason
 
@@ -136,7 +136,7 @@ def test_unsent_screenshots_are_left_out(context: Context, driver: Driver, model
     others = new_batch()[1]
 
     def confused(asked: dict[str, Any]) -> object:
-        reply = seen(asked)
+        reply = index_reply(asked)
         reply["segments"][0]["screen_ids"].append(77)
         reply["segments"].append({"screen_ids": [99], "event": {"title": "Elsewhere"}})
         reply["screenshots"].append({"screenshot_id": others[0], "ocr_text": "not asked for"})
@@ -144,7 +144,7 @@ def test_unsent_screenshots_are_left_out(context: Context, driver: Driver, model
 
     models.index = confused
     batch, _ = new_batch()
-    driver.look_at(batch)
+    driver.analyse_all(batch)
     notes = rows_of(context, BATCHES)[0].notes
     assert "“Elsewhere” was left out" in notes
     assert f"the reply describes a screenshot that was not sent: {others[0]}" in notes
@@ -158,12 +158,12 @@ def test_refusal_is_final_for_its_shard_and_its_sibling_is_paid_for_once(
 ) -> None:
     batch, _ = new_batch()
     provider.push(Fault("refusal"))
-    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert driver.analyse_all(batch).status is WorkStatus.FAILED_PERMANENT
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
     assert "refused to answer" in queries.dead_letters(context)[0].reason
     assert traced(context)[0] == ("vlm_analyze_shard", "eyes", "permanent")
     service.replay(context, "batch")
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
     assert len(provider.records) == 3
 
 
@@ -173,15 +173,15 @@ def test_shard_waits_after_a_server_error_and_is_retried_alone(
 ) -> None:
     batch, _ = new_batch()
     provider.push(Fault(status=503))
-    settled = driver.look_at(batch)
+    settled = driver.analyse_all(batch)
     assert settled.status is WorkStatus.FAILED
     assert settled.retry_in_s is not None
     assert 4 < settled.retry_in_s < 16  # 5 s and a jitter of up to 10
     assert [(row.status, row.attempts) for row in shard_rows(context)] == [("failed", 1), ("succeeded", 1)]
     assert analysis.claim(context, batch) is None, "not due"
     driver.skip_waits()
-    assert driver.look_at(batch).status is WorkStatus.PENDING
-    assert [len(told(record)["screenshots"]) for record in provider.records] == [3, 2, 3]
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
+    assert [len(prompt_of(record)["screenshots"]) for record in provider.records] == [3, 2, 3]
     assert [(call.attempt, json.loads(call.shot_ids)[0]) for call in used_calls(context)][1][0] == 2
     assert batch_row(context).error is None
 
@@ -212,7 +212,7 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
     assert traced(context) == []
     assert analysis.settle(context, batch).status is None
     queue_control.resume(context, SCREENSHOT_VISION)
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
 
 
 def test_frames_without_files_are_not_sent_and_a_shard_without_files_costs_no_call(
@@ -221,8 +221,8 @@ def test_frames_without_files_are_not_sent_and_a_shard_without_files_costs_no_ca
     batch, shots = new_batch()
     gone = [shots[0], *shots[3:]]
     files.discard(context.settings, [row_of(context, SHOTS, shot).file for shot in gone])
-    assert driver.look_at(batch).status is WorkStatus.PENDING
-    assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
+    assert [[one["screenshot_id"] for one in prompt_of(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
     ]
     assert "deleted or damaged before the analysis: 1 of 3 screenshots" in batch_row(context).notes
@@ -237,11 +237,11 @@ def test_damaged_file_fails_only_its_frame(
     batch, shots = new_batch()
     path = files.path_of(context.settings, row_of(context, SHOTS, shots[1]).file)
     path.write_bytes(path.read_bytes()[:100])
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
     row = queries.screenshot(context, shots[1])
     assert (row.status, row.storage_state) == ("failed_permanent", "missing")
     assert row.error
-    sent = [one["screenshot_id"] for record in provider.records for one in told(record)["screenshots"]]
+    sent = [one["screenshot_id"] for record in provider.records for one in prompt_of(record)["screenshots"]]
     assert sorted(sent) == sorted(set(shots) - {shots[1]})
 
 
@@ -254,10 +254,10 @@ def test_frames_wait_while_no_child_process_can_start(
     batch, shots = new_batch()
     with monkeypatch.context() as patched:
         patched.setattr(shard, "jpeg_of", nobody)
-        assert driver.look_at(batch).status is WorkStatus.FAILED
+        assert driver.analyse_all(batch).status is WorkStatus.FAILED
     assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
     driver.skip_waits()
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
 
 
 @pytest.mark.slow
@@ -265,7 +265,7 @@ def test_without_a_provider_this_machine_recognises_text_and_the_batch_notes_it(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
-    assert driver.look_at(batch, CPU).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch, CPU).status is WorkStatus.PENDING
     assert provider.records == []
     assert f"Screen {shots[0]}" in (queries.screenshot(context, shots[0]).ocr_text or "")
     assert "No vision model looked at these screenshots" in batch_row(context).notes
@@ -280,7 +280,7 @@ def test_a_providers_error_message_fits_every_database(
 ) -> None:
     batch, _ = new_batch()
     models.index = lambda _: Fault(status=400, body={"error": {"message": "odd \x00 picture"}})
-    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert driver.analyse_all(batch).status is WorkStatus.FAILED_PERMANENT
     assert all("odd" in row.error and "\x00" not in row.error for row in shard_rows(context))
 
 
@@ -297,9 +297,9 @@ def test_frames_wait_while_their_folder_is_missing(
     batch, shots = new_batch()
     folder = context.settings.screenshot_dir
     away = folder.rename(folder.with_name("not-mounted"))
-    assert driver.look_at(batch).status is WorkStatus.FAILED
+    assert driver.analyse_all(batch).status is WorkStatus.FAILED
     assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
     assert provider.records == []
     away.rename(folder)
     driver.skip_waits()
-    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert driver.analyse_all(batch).status is WorkStatus.PENDING
