@@ -15,7 +15,7 @@ _contexts: dict[int, Context] = {}
 
 
 def new_context(settings: Settings) -> Context:
-    """A context of one's own. Whoever makes it closes it."""
+    """Return a new context, which the caller closes."""
     return Context(settings, declarations, _launch)
 
 

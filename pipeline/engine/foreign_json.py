@@ -28,7 +28,8 @@ def loads(text: str | bytes) -> object:
 
 
 def check(text: str | bytes) -> None:
-    """Count the marks in `text`. Raises `TooManyParts`."""
+    """Raise `TooManyParts` if the JSON has too many objects, lists, names or items, judged by its brackets, colons and
+    commas."""
     if isinstance(text, str):
         containers, names, items = text.count("{") + text.count("["), text.count(":"), text.count(",")
     else:

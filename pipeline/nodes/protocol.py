@@ -313,7 +313,7 @@ class SessionWelcome(Message):
 
 
 class JobAccepted(Message):
-    """The gateway accepted the request as this job."""
+    """The gateway answers the request by this job, which is new or, for a repeated request, already exists."""
 
     type: Literal["job_accepted"] = "job_accepted"
     request_id: str

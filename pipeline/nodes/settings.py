@@ -1,6 +1,7 @@
 """The settings of the gateway: `PENSTOCK_GATEWAY__…` and the table `[gateway]`.
 
-The names are those of docs/sources/nodes.md#settings, which gives defaults for `enabled` and `instance_id` alone.
+Settings of the design keep its names: docs/sources/nodes.md#settings. It gives defaults for `enabled` and
+`instance_id` alone.
 """
 
 from typing import Literal, Self

@@ -62,7 +62,8 @@ class Document(DocumentView):
         return self.result_path.read_text(encoding="utf-8")
 
     def layout(self, page: int | None = None) -> dict[str, Any]:
-        """Return the blocks of all pages, or of one, in reading order, with their boxes, as JSON."""
+        """Return a dict, ready for JSON, with the blocks of all pages, or of one, in reading order, with their
+        boxes."""
         return layout(self.id, page)
 
     def docling(self) -> dict[str, Any]:

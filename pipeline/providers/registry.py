@@ -133,7 +133,7 @@ def names(settings: Settings) -> list[str]:
 
 
 def unknown(settings: Settings, provider: str) -> str:
-    """Return the error for an unknown provider: the known ones, and how to add it."""
+    """Return the error message for an unknown provider: it names the known ones, and says how to add this one."""
     known = ", ".join(f"'{name}'" for name in names(settings))
     prefix = _variable(provider or "name")
     return (

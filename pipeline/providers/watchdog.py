@@ -1,8 +1,8 @@
 """The watchdog checks the calls on record and the clock, and acts where no worker is left to act.
 
 Workers open and close breakers by the calls that they make. Their observations may be lost: a worker is killed, or
-Redis is emptied or unreachable. The calls are on record, so the watchdog draws the same conclusions from calls without
-a reaction.
+Redis is emptied or unreachable. The calls are on record, so the watchdog draws the same conclusions from the calls that
+were recorded since a breaker last opened or closed.
 """
 
 import json
@@ -59,7 +59,10 @@ class Opening:
 def opening(
     calls: Sequence[RecentCall], profile: ProviderProfile, quota_reset: Callable[[datetime], datetime], now: datetime
 ) -> Opening | None:
-    """Decide from calls without a reaction, newest first by their end, whether to open a provider's breaker."""
+    """Decide whether to open a provider's breaker.
+
+    `calls`: those since it last opened or closed, newest first by their end.
+    """
     worked = max((call.begun for call in calls if call.worked), default=None)
     # Calls in flight during the refusal say nothing about the time after it.
     refusals = [call for call in calls if worked is None or call.ended > worked]
@@ -152,7 +155,8 @@ def _close(context: Context, name: str, record: BreakerRecord) -> bool:
 
 
 def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecord, list[RecentCall]]:
-    """Return a breaker's record, and its queues' calls without a reaction, newest first by their end."""
+    """Return a breaker's record, and its queues' latest calls recorded since it last opened or closed, newest first by
+    their end."""
     record = breaker_record.read(live.stored(session), name)
     limit = max(RECENT_CALLS, context.settings.providers[name.partition(":")[0]].breaker_fail_max)
     newest_id = session.execute(NEWEST_CALL).scalar_one() or 0

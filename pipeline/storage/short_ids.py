@@ -1,4 +1,4 @@
-"""Short ids: people may give the start of an id, if only one id starts so."""
+"""Short ids: the start of an id is enough if no other id starts with it."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,6 +1,6 @@
-"""How plain our sentences are: idioms that hide the actor, for each 1,000 words of docstrings, comments and pages.
+"""How plain our sentences are: idioms that hide the actor, for each 1,000 words of what people read.
 
-    python -m tests.support.prose [--list N] [--limit RATE] PATH…     # .py and .md files, and those below folders
+    python -m tests.support.prose [--list N] [--limit RATE] PATH…     # files, and those below folders
     python -m tests.support.prose --since REVISION [--list N]         # lines that were added since that revision
 
 A count is a hint, not a verdict: "nobody" may be the right word once. A page full of them reads as a translation.
@@ -43,6 +43,10 @@ _IDIOMS = {
 }
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _IDIOMS.items()}
 _ADVICE = "Name the actor, use an active verb and the nouns of docs/glossary.md, and state one fact a sentence."
+_MARKUP = re.compile(r"\{[{%#].*?[}%#]\}|<[^>]*>", re.DOTALL)
+_MESSAGE = re.compile(r"[a-z]+ [a-z]+ [a-z]", re.IGNORECASE)
+"""Strings without three words in a row are names, keys and patterns."""
+_ENDINGS = ("*.py", "*.md", "*.html")
 _WORST = 20
 """Lines to show when a limit is exceeded."""
 
@@ -50,11 +54,15 @@ Lines = Iterable[tuple[int, str]]
 
 
 def sentences(path: Path) -> Lines:
-    """The lines of a page, or those of a module's docstrings and comments, with their numbers."""
+    """The lines of a page, of a template without its markup, or of a module's docstrings, comments and messages, with
+    their numbers.
+    """
     text = path.read_text(encoding="utf-8", errors="replace")
-    if path.suffix == ".md":
-        return enumerate(text.splitlines(), 1)
-    return _of_code(text)
+    if path.suffix == ".py":
+        return _of_code(text)
+    if path.suffix == ".html":
+        text = _MARKUP.sub(lambda markup: "\n" * markup[0].count("\n"), text)
+    return enumerate(text.splitlines(), 1)
 
 
 def _of_code(text: str) -> Iterator[tuple[int, str]]:
@@ -63,16 +71,16 @@ def _of_code(text: str) -> Iterator[tuple[int, str]]:
     except SyntaxError:
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from enumerate(node.value.value.splitlines(), node.lineno)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MESSAGE.search(node.value):
+            yield from enumerate(node.value.splitlines(), node.lineno)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
 
 
 def added(since: str) -> dict[Path, set[int]]:
-    """The numbers of the lines that each .py and .md file gained since that revision."""
-    command = ["git", "diff", "-U0", since, "--", "*.py", "*.md"]
+    """The numbers of the lines that each file gained since that revision."""
+    command = ["git", "diff", "-U0", since, "--", *_ENDINGS]
     diff = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines: dict[Path, set[int]] = {}
     numbers: set[int] = set()
@@ -86,11 +94,11 @@ def added(since: str) -> dict[Path, set[int]]:
 
 
 def files_below(paths: Iterable[Path]) -> list[Path]:
-    """The .py and .md files among these paths and below them."""
+    """The Python files, pages and templates among these paths and below them."""
     return [
         file
         for path in paths
-        for file in ([path] if path.is_file() else sorted({*path.rglob("*.py"), *path.rglob("*.md")}))
+        for file in ([path] if path.is_file() else sorted(of for ending in _ENDINGS for of in path.rglob(ending)))
     ]
 
 

@@ -14,7 +14,7 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 ERROR = (
     "no provider writes metadata any more: set PENSTOCK_MUSIC__PROVIDER to one of PENSTOCK_PROVIDERS__…, and start "
-    "again (`penstock music start`). What was paid for is kept"
+    "again (`penstock music start`). Penstock keeps all results"
 )
 
 

@@ -111,12 +111,12 @@ COMMANDS = {
         "knowledge:app",
         "Fill knowledge bases with files, web pages and notes, which are read, chunked and embedded.",
     ),
-    "nodes": ("nodes:app", "Inference nodes: machines that connect to a gateway and offer what they can do."),
+    "nodes": ("nodes:app", "Inference nodes: machines that connect to a gateway and run models for it."),
     "jobs": (
         "nodes.jobs:app",
         (
-            "Jobs of inference nodes, while they are done and for some minutes after: list, show, cancel. What came "
-            "of them is with whoever asked: `penstock calls`."
+            "Jobs of inference nodes, while they are done and for some minutes after: list, show, cancel. "
+            "`penstock calls` shows the calls that they answered."
         ),
     ),
     "dlq": (

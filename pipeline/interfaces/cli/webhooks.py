@@ -197,7 +197,10 @@ def replay(
     since: Since = "",
     until: Until = "",
     failed: Annotated[
-        bool, typer.Option("--failed", help="Every delivery that failed for good, of all endpoints or of --endpoint.")
+        bool,
+        typer.Option(
+            "--failed", help="Every delivery that failed at its last attempt, of all endpoints or of --endpoint."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -16,7 +16,8 @@ def count(number: float | None) -> str:
 
 
 def money(amount: float | None) -> str:
-    """Return dollars such as `$0.42`; small amounts keep their significant digits, and none is a dash."""
+    """Return dollars such as `$0.42`, with two significant digits below a cent, and `< $0.0001` below that; 0 and None
+    give a dash."""
     if not amount:
         return "–"
     return f"${amount:,.2f}" if abs(amount) >= 0.01 else f"${amount:.2g}" if abs(amount) >= 0.0001 else "< $0.0001"

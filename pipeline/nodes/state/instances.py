@@ -98,7 +98,8 @@ class Instances:
         return presence is not None and presence.decode() == boot
 
     async def all(self) -> list[InstanceView]:
-        """Return the living instances, and the dead ones whose inbox still exists."""
+        """Return the living instances, and the dead ones until another instance has closed their inbox
+        (`close_dead`)."""
         members = await self._store.do("ZRANGE", self._keys.schedulers, 0, -1, "WITHSCORES")
         seen = {instance_id.decode(): int(float(at)) for instance_id, at in _pairs(members)}
         boots = await self._store.get_many([self._keys.presence(instance_id) for instance_id in seen])

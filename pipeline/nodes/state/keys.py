@@ -13,7 +13,7 @@ class Keys:
 
     prefix: str
 
-    # Instances. `schedulers` lists all that ever ran, by when they were last seen; `presence` holds the boot number.
+    # `schedulers` lists the instances by when they were last seen, without the dead whose inbox is closed.
 
     @property
     def schedulers(self) -> str:

@@ -61,7 +61,7 @@ def _turned(line: Line, angle: int, width: float, height: float) -> Line:
 
 
 def restored(blocks: Sequence[Block], angle: int, content: PageContent) -> list[Block]:
-    """Move blocks of the page that `upright` turned to their places on the original page."""
+    """Return the blocks of a page turned by `upright`, at their places on the original page."""
     if angle not in {90, 180, 270}:
         return list(blocks)
     size = (content.width, content.height) if angle == 180 else (content.height, content.width)

@@ -243,7 +243,10 @@ def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], he
 
 
 def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
-    """Return the rows of text in a row of cells, if most columns have the same number of them; otherwise None."""
+    """Split one ruled row into several table rows if most of its filled cells have the same number of text rows.
+
+    Returns None otherwise, and for spanning cells or wrapped sentences.
+    """
     if any(area.rows > 1 or area.columns > 1 for area in areas):
         return None
     stacks = [rows(cell) for cell in contents]

@@ -8,7 +8,8 @@ from tests.support import prose
 
 CODE = '''"""Whoever calls is told."""
 
-NAME = "nobody reads strings"
+NAME = "nobody.txt"
+MESSAGE = "nobody reads this"
 # There is nothing here.
 '''
 
@@ -20,15 +21,20 @@ def module(tmp_path: Path) -> Path:
     return file
 
 
-def test_docstrings_and_comments_count_and_other_strings_do_not(module: Path) -> None:
+def test_docstrings_comments_and_messages_count_and_names_do_not(module: Path) -> None:
     counted = prose.count([module])
-    assert (counted.idioms.total(), counted.words) == (3, 8)
+    assert (counted.idioms.total(), counted.words) == (4, 11)
     assert counted.worst(1) == [(2, f"{module}:1: Whoever calls is told.")]
 
 
-def test_every_line_of_a_page_counts(tmp_path: Path) -> None:
+def test_every_line_of_a_page_counts_and_the_text_of_a_template(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("# Title\n\nNobody knows.\n")
-    assert prose.count(prose.files_below([tmp_path])).idioms.total() == 1
+    (tmp_path / "page.html").write_text('<p\nid="nobody">{# nobody #}Nobody knows.</p>\n')
+    counted = prose.count(prose.files_below([tmp_path]))
+    assert {line for _, line in counted.worst(9)} == {
+        f"{tmp_path}/page.md:3: Nobody knows.",
+        f"{tmp_path}/page.html:2: Nobody knows.",
+    }
 
 
 def test_a_rate_above_the_limit_fails_and_shows_the_lines(module: Path, capsys: pytest.CaptureFixture[str]) -> None:

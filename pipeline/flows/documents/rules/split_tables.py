@@ -121,7 +121,8 @@ def _plain(row: str) -> str:
 
 
 def _continues(first: Layout | None, second: Layout | None) -> bool:
-    """Whether the positions of the last and the first table of two pages fit parts of one table."""
+    """Whether the first page's last block and the second page's first block are tables whose positions fit two parts of
+    one table."""
     if not (first and second and first["blocks"] and second["blocks"]):
         return False
     above, below = first["blocks"][-1], second["blocks"][0]

@@ -97,7 +97,7 @@ class DocumentState:
 
 @dataclass(frozen=True)
 class PageBatch(Batch[PageUnit]):
-    """Pages claimed in one transaction, the figures of what it settled, and the document's state after it."""
+    """The pages that one transaction claimed, the result of what it settled, and the document's state afterwards."""
 
     document: DocumentState
     settled: Settled

@@ -224,7 +224,7 @@ def reprocess(
 
 
 def remove(item_ids: Items, yes: Yes = False) -> None:
-    """Remove items from their base, with their texts and vectors. Your own files stay where they are."""
+    """Remove items from their base, with their texts, vectors and stored copies. Your own files stay where they are."""
     from pipeline.operations import knowledge
 
     ready()

@@ -5,7 +5,7 @@ import typer
 from pipeline.interfaces.cli.nodes import dlq, fleet, gateway, jobs, tokens
 
 app = typer.Typer(
-    help="Inference nodes: machines that connect to a gateway and offer what they can do.\n\n"
+    help="Inference nodes: machines that connect to a gateway and run models for it.\n\n"
     "Start with: [bold]penstock nodes tokens create desk[/bold], then [bold]penstock gateway[/bold] here and "
     "[bold]penstock node --gateway URL --token-file FILE[/bold] where the model is. See docs/how-to/nodes.md.",
     no_args_is_help=True,

@@ -17,7 +17,7 @@ JobId = Annotated[
 ]
 app = typer.Typer(
     help="Jobs of inference nodes, while they are done and for some minutes after: list, show, cancel. "
-    "What came of them is with whoever asked: `penstock calls`.",
+    "`penstock calls` shows the calls that they answered.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -120,7 +120,9 @@ def delete(
         parts = [f"{count(goes.screenshots, 'screenshot')} with their files and texts"]
         parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []
         parts += [f"{count(goes.rejections, 'record')} of rejected frames"] if goes.rejections else []
-        err.print(f"{local(begin, zone)} to {local(end, zone)}: {', '.join(parts)} go for good.", soft_wrap=True)
+        err.print(
+            f"{local(begin, zone)} to {local(end, zone)}: {', '.join(parts)}. You cannot undo this.", soft_wrap=True
+        )
         confirm("Delete it?")
     done = screenshots.forget(begin, end)
     if as_json:

@@ -91,7 +91,8 @@ def bases(context: Context, query: BasesQuery) -> dict[str, str]:  # noqa: ARG00
 
 @live.view("knowledge-base", matches=lambda _: Filter("knowledge"), every_s=15)
 def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render a page of a base's items with their activity, and the counts by state."""
+    """Return HTML by element id: one page of the list of a base's items, with their activity, and the counts by
+    state."""
     try:
         base = knowledge.base(query.base)
     except UnknownBase:

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 class Failure(BaseModel):
-    """Work that failed for good."""
+    """Work that failed at its last attempt."""
 
     kind: Kind
     id: str = Field(description="The id to retry.")
@@ -54,7 +54,7 @@ class Which(Arguments):
 
 @BOX.tool("List failures")
 def list_failures(call: Call, asked: Which) -> Failures:
-    """List documents, knowledge items and analyses of screenshots that failed for good, with the reasons."""
+    """List documents, knowledge items and analyses of screenshots that failed at their last attempt, with reasons."""
     failures = [
         _failure(failure)
         for flow in flows()
