@@ -47,7 +47,7 @@ def result(link: Link) -> Message:
     return link.until("job_result")[-1]
 
 
-def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: Process) -> None:
+def test_a_node_registers_and_then_sends_heartbeats(gateway: ScriptedGateway, node: Process) -> None:
     link = gateway.connection()
     assert (link.path, link.token) == ("/ws/node", "Bearer pstn_secret")
     first = link.expect("node_register")
@@ -91,7 +91,7 @@ def test_a_job_beyond_its_slots_waits_its_turn(link: Link, place: Place) -> None
 
 
 @both
-def test_a_job_that_comes_twice_is_done_once(link: Link, place: Place) -> None:
+def test_a_repeated_assignment_runs_once(link: Link, place: Place) -> None:
     link.assign("twice", "wait", attempt=2)
     link.until("job_started")
     link.assign("twice", "wait", attempt=2)
@@ -202,9 +202,7 @@ def test_a_result_that_is_too_large_is_an_error(gateway: ScriptedGateway, node: 
 
 
 @pytest.mark.parametrize(("kind", "code"), [("javascript", 4401), ("javascript", 4409), ("javascript", 4426)])
-def test_it_stays_away_when_trying_again_is_no_use(
-    gateway: ScriptedGateway, link: Link, node: Process, code: int
-) -> None:
+def test_a_refused_node_does_not_retry(gateway: ScriptedGateway, link: Link, node: Process, code: int) -> None:
     link.say("error", code="no", message="you again")
     link.end(code, "no")
     assert node.wait(DEADLINE_S) != 0
@@ -220,7 +218,7 @@ def test_a_refused_handshake_is_final_only_for_its_token(gateway: ScriptedGatewa
 
 
 @pytest.mark.parametrize(("kind", "asked_by"), [("javascript", "signal"), ("javascript", "message")])
-def test_it_finishes_what_it_has_before_it_ends(
+def test_a_draining_node_finishes_its_jobs_before_it_ends(
     gateway: ScriptedGateway, link: Link, node: Process, place: Place, asked_by: str
 ) -> None:
     link.assign("last", "wait")

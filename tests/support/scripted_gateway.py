@@ -175,7 +175,7 @@ class ScriptedGateway:
         """Welcome the node of the next connection, and return the connection."""
         return self.connection().welcome(**changes)
 
-    def nobody_came(self) -> bool:
+    def has_no_connection(self) -> bool:
         """Whether the test has taken every connection."""
         return self._links.empty()
 

@@ -35,7 +35,7 @@ def settings_env() -> dict[str, str]:
 
 
 def _why(context: Context) -> dict[str, Reason]:
-    return {found.kind: found for found in overview.overview(context).waiting}
+    return {reason.kind: reason for reason in overview.overview(context).waiting}
 
 
 def _work(context: Context, *queues: str) -> None:
@@ -67,9 +67,9 @@ def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(con
     insert_document(context, pages=[WAITING], provider="q")
     assert _why(context)["worker"] == Reason("worker", NoWorker().reason, None, "", {"pages": 3})
     _work(context, "vision.p", "cpu")
-    found = _why(context)
-    assert found["free"].units == {"pages": 2}
-    assert found["worker"].words == "no worker takes vision.q: start one with `penstock worker --role ai`"
+    reasons = _why(context)
+    assert reasons["free"].units == {"pages": 2}
+    assert reasons["worker"].words == "no worker takes vision.q: start one with `penstock worker --role ai`"
     _work(context, "vision.p", "vision.q")
     assert _why(context)["free"].count == 3
     queue_control.open_breaker(context, "q:vision", 41, "5 failures in a row: 503")
@@ -88,17 +88,17 @@ def test_what_is_tried_again_and_what_is_paused_do_not_count_for_a_queue(context
     document = insert_document(context, pages=[WAITING, WAITING, PageStatus.RETRYING])
     due = context.db.now() + timedelta(minutes=3)
     with context.db.transaction() as session:
-        again = update(PAGES).where(PAGES.c.document_id == document, PAGES.c.page == 3)
-        session.execute(again.values(next_run_at=due))
+        third_page = update(PAGES).where(PAGES.c.document_id == document, PAGES.c.page == 3)
+        session.execute(third_page.values(next_run_at=due))
     insert_document(context, DocumentStatus.PAUSED, [WAITING] * 4)
     insert_document(context, DocumentStatus.PAUSED, [])
-    found = _why(context)
-    assert {kind: dict(one.units) for kind, one in found.items()} == {
+    reasons = _why(context)
+    assert {kind: dict(reason.units) for kind, reason in reasons.items()} == {
         "free": {"pages": 2},
         "retry": {"pages": 1},
         "paused": {"pages": 4, "documents": 1},
     }
-    assert found["retry"].until == due
+    assert reasons["retry"].until == due
 
 
 def test_pages_of_cancelled_documents_wait_for_nothing_and_of_a_removed_provider_for_its_return(
@@ -106,9 +106,9 @@ def test_pages_of_cancelled_documents_wait_for_nothing_and_of_a_removed_provider
 ) -> None:
     insert_document(context, DocumentStatus.CANCELLED, [WAITING])
     insert_document(context, pages=[WAITING], provider="gone")
-    found = _why(context)
-    assert {kind: one.count for kind, one in found.items()} == {"unserved": 1}
-    assert found["unserved"].words == "vision.gone: its provider is no longer configured"
+    reasons = _why(context)
+    assert {kind: reason.count for kind, reason in reasons.items()} == {"unserved": 1}
+    assert reasons["unserved"].words == "vision.gone: its provider is no longer configured"
 
 
 def test_failures_of_all_flows_come_newest_first_each_with_a_sentence(context: Context) -> None:
@@ -116,13 +116,13 @@ def test_failures_of_all_flows_come_newest_first_each_with_a_sentence(context: C
     insert_document(context, DocumentStatus.FAILED, [], filename="x.pdf", error="the file has no pages")
     insert_document(context, DocumentStatus.COMPLETED, [DONE])
     insert_document(context, pages=[WAITING, FAILED], filename="half.pdf")
-    found = overview.overview(context).failures
-    assert [(one.name, one.words) for one in found] == [
+    failures = overview.overview(context).failures
+    assert [(failure.name, failure.words) for failure in failures] == [
         ("half.pdf", "1 of 2 pages failed: it failed"),
         ("x.pdf", "the file has no pages"),
         ("lease.pdf", "2 of 3 pages failed: it failed"),
     ]
-    assert {one.flow for one in found} == {"documents"}
+    assert {failure.flow for failure in failures} == {"documents"}
 
 
 def test_pages_are_counted_by_minute_over_the_last_hour(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,13 +151,13 @@ def test_pages_are_counted_by_minute_over_the_last_hour(context: Context, monkey
     attempts(3, "completed", "completed", "transient")
     attempts(59, "completed")
     attempts(61, "completed")
-    found = overview.overview(context).minutes
-    assert len(found) == 60
-    counted = Counter({at: one.finished for at, one in enumerate(reversed(found)) if one.finished})
+    minutes = overview.overview(context).minutes
+    assert len(minutes) == 60
+    counted = Counter({at: minute.finished for at, minute in enumerate(reversed(minutes)) if minute.finished})
     assert sum(counted.values()) == 4
-    assert sum(one.failed for one in found) == 1
+    assert sum(minute.failed for minute in minutes) == 1
     attempts(1, "completed")
-    assert sum(one.finished for one in overview.overview(context).minutes) == 5, "what came late is seen"
+    assert sum(minute.finished for minute in overview.overview(context).minutes) == 5, "what came late is seen"
 
 
 def test_a_worker_tells_of_itself_and_its_claims_are_its_jobs(context: Context) -> None:

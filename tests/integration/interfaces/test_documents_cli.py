@@ -26,17 +26,17 @@ def listed(*arguments: str) -> list[str]:
 
 
 def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_path: Path) -> None:
-    made = {}
+    ids = {}
     for folder in ("north", "south"):
         (tmp_path / folder).mkdir()
         text = text_pdf(tmp_path / folder / "report.pdf", [[folder], ["two"], ["three"]])
-        made[folder] = documents.submit(text, page_range="2-3" if folder == "south" else "")
-    assert made["north"].source_path == str(tmp_path / "north" / "report.pdf")
+        ids[folder] = documents.submit(text, page_range="2-3" if folder == "south" else "")
+    assert ids["north"].source_path == str(tmp_path / "north" / "report.pdf")
     lines = penstock().stdout.splitlines()
     assert lines[0].split()[:6] == ["ID", "FILE", "STATE", "DONE", "OF", "PAGES"]
     south, north = (line.split() for line in lines[1:])
-    assert south[:5] == [made["south"].id, "report.pdf", "PENDING", "2-3", str(tmp_path / "south")]
-    assert north[:4] == [made["north"].id, "report.pdf", "PENDING", str(tmp_path / "north")]
+    assert south[:5] == [ids["south"].id, "report.pdf", "PENDING", "2-3", str(tmp_path / "south")]
+    assert north[:4] == [ids["north"].id, "report.pdf", "PENDING", str(tmp_path / "north")]
 
     sent = insert_document(context, DocumentStatus.FAILED, filename="Invoice 7.pdf")
     assert "FOLDER" not in penstock("list", "--name", "invoice").stdout, "it was uploaded"

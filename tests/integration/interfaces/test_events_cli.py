@@ -26,7 +26,7 @@ def test_events_are_listed_newest_first(context: Context) -> None:
     documents.pause(document_id := insert_document(context, DocumentStatus.PENDING))
     documents.cancel(document_id)
     listed = json.loads(penstock("events", "--json"))
-    assert [one["type"] for one in listed] == ["document.cancelled", "document.paused"]
+    assert [event["type"] for event in listed] == ["document.cancelled", "document.paused"]
     assert "document.paused" in penstock("events", "--type", "document.paused", "--scope", document_id)
     assert "No event matches" in penstock("events", "--flow", "music")
 
@@ -46,5 +46,5 @@ class TestLiveSettings:
         assert penstock("settings", "get", key) == "600\n"
         assert "a slow week" in penstock("settings", "list")
         penstock("settings", "unset", key, "--reason", "it is over")
-        [found] = [one for one in json.loads(penstock("settings", "list", "--json")) if one["key"] == key]
-        assert (found["is_default"], found["reason"], found["changed_by"]) == (True, "it is over", "command line")
+        [setting] = [each for each in json.loads(penstock("settings", "list", "--json")) if each["key"] == key]
+        assert (setting["is_default"], setting["reason"], setting["changed_by"]) == (True, "it is over", "command line")

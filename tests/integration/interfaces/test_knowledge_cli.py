@@ -32,12 +32,12 @@ def base(context: Context) -> str:
 
 
 def test_base_is_created_listed_edited_and_deleted_by_its_name(context: Context) -> None:
-    made = shown("create", "manuals", "--description", "pumps", "--chunk-tokens", "256")
-    assert shown("list") == [{**made, "items": {}}]
+    created = shown("create", "manuals", "--description", "pumps", "--chunk-tokens", "256")
+    assert shown("list") == [{**created, "items": {}}]
     edited = shown("edit", "manuals", "--name", "handbooks", "--chunk-overlap", "0")
     assert (edited["name"], edited["chunk_tokens"], edited["chunk_overlap"]) == ("handbooks", 256, 0)
     assert "256 tokens at most" in penstock("show", "handbooks").output
-    assert shown("show", made["id"])["queue"]["queue_size"] == 0
+    assert shown("show", created["id"])["queue"]["queue_size"] == 0
     penstock("delete", "handbooks", stdin="n\n", code=1)
     penstock("delete", "handbooks", "--yes")
     assert "being deleted" in penstock("list").output
@@ -81,24 +81,24 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
     assert "the note is empty" in done.output
     assert "3 items added, 3 not added." in done.output
     listed = shown("items", base)
-    assert [(one["type"], one["name"]) for one in listed] == [
+    assert [(item["type"], item["name"]) for item in listed] == [
         ("file", "one.md"),
         ("url", "https://example.com/a"),
         ("note", "Out of the pipe.md"),
     ]
-    again = shown("add", base, tmp_path / "one.md")
-    assert [one["item_id"] for one in again["there"]] == [listed[0]["id"]]
-    assert not again["failed"]
+    repeated = shown("add", base, tmp_path / "one.md")
+    assert [item["item_id"] for item in repeated["there"]] == [listed[0]["id"]]
+    assert not repeated["failed"]
     penstock("add", base, tmp_path / "no.md", code=1)
     linked = shown("add", base, tmp_path / "link.md", "--name", "other.md")
-    assert [one["item_id"] for one in linked["there"]] == [listed[0]["id"]], "the same file by another name"
+    assert [item["item_id"] for item in linked["there"]] == [listed[0]["id"]], "the same file by another name"
     (tmp_path / "one.md").write_text("# One, changed")
-    assert [one["id"] for one in shown("add", base, tmp_path / "one.md")["changed"]] == [listed[0]["id"]]
+    assert [item["id"] for item in shown("add", base, tmp_path / "one.md")["changed"]] == [listed[0]["id"]]
     (tmp_path / "two.md").write_text("# Two")
     assert shown("add", base, tmp_path / "two.md", "--name", "other.md")["created"][0]["name"] == "other.md"
     sitemap = shown("add", base, "https://example.com/sitemap.xml", "--sitemap")["created"][0]
     assert (sitemap["type"], sitemap["url"]) == ("sitemap", "https://example.com/sitemap.xml")
-    assert [one["name"] for one in shown("items", base, "--type", "note", "--type", "url", "--limit", "1")] == [
+    assert [item["name"] for item in shown("items", base, "--type", "note", "--type", "url", "--limit", "1")] == [
         "https://example.com/a"
     ]
 
@@ -113,10 +113,10 @@ def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_pa
     (folder / "a.md").write_text("changed")
     (folder / "b.md").unlink()
     (folder / "d.md").write_text("new")
-    found = shown("add", base, folder)
-    assert [one["name"] for one in found["created"]] == ["d.md"]
-    assert [one["name"] for one in found["changed"]] == ["a.md"]
-    assert (len(found["gone"]), found["unchanged"]) == (1, 2)
+    report = shown("add", base, folder)
+    assert [item["name"] for item in report["created"]] == ["d.md"]
+    assert [item["name"] for item in report["changed"]] == ["a.md"]
+    assert (len(report["gone"]), report["unchanged"]) == (1, 2)
     assert len(shown("items", base, "--group", group)) == 4
     text = penstock("items", base).output
     assert "deleting" in text
@@ -142,8 +142,8 @@ def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(con
     assert "Nothing to do" in penstock("reprocess", "--stale", base).output
     penstock("reprocess", second)
     penstock("remove", first, second, "--yes")
-    assert {one["id"]: one["deleting"] for one in shown("items", base)} == {first: True, second: True, failed: False}
-    wanted = [one["id"] for one in shown("items", base, "--status", "PENDING") if not one["deleting"]]
+    assert {item["id"]: item["deleting"] for item in shown("items", base)} == {first: True, second: True, failed: False}
+    wanted = [item["id"] for item in shown("items", base, "--status", "PENDING") if not item["deleting"]]
     assert wanted == [failed]
 
 

@@ -90,68 +90,76 @@ def busy(context: Context) -> Context:
 def families(context: Context) -> dict[str, Metric]:
     with closing(Exposition(context)) as exposition:
         content, _ = exposition.scrape()
-    return {one.name: one for one in text_string_to_metric_families(content.decode())}
+    return {family.name: family for family in text_string_to_metric_families(content.decode())}
 
 
-def samples(found: dict[str, Metric]) -> Samples:
-    return {(one.name, frozenset(one.labels.items())): one.value for of in found.values() for one in of.samples}
+def samples(families: dict[str, Metric]) -> Samples:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families.values()
+        for sample in family.samples
+    }
 
 
-def value(found: Samples, name: str, /, **labels: str) -> float:
-    return found[name, frozenset(labels.items())]
+def value(samples: Samples, name: str, /, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
 
 
 def test_a_busy_system_says_what_it_does(busy: Context) -> None:
-    found = samples(families(busy))
-    assert value(found, "penstock_up", part="database") == value(found, "penstock_up", part="redis") == 1
+    metrics = samples(families(busy))
+    assert value(metrics, "penstock_up", part="database") == value(metrics, "penstock_up", part="redis") == 1
     units = {"flow": "documents", "kind": "pages"}
-    assert value(found, "penstock_units", state="PENDING", **units) == 1
-    assert value(found, "penstock_units", state="COMPLETED", **units) == 1
-    assert value(found, "penstock_units", state="FAILED", **units) == 0, "a state without rows is there"
+    assert value(metrics, "penstock_units", state="PENDING", **units) == 1
+    assert value(metrics, "penstock_units", state="COMPLETED", **units) == 1
+    assert value(metrics, "penstock_units", state="FAILED", **units) == 0, "a state without rows is there"
     by = {"flow": "documents", "provider": "p", "capability": "vision"}
-    assert value(found, "penstock_ai_calls_total", status="ok", **by) == 2
-    assert value(found, "penstock_ai_calls_total", status="transient", **by) == 1
-    assert value(found, "penstock_ai_tokens_total", direction="input", **by) == 11
-    assert value(found, "penstock_ai_cost_total", **by) == 0.75
+    assert value(metrics, "penstock_ai_calls_total", status="ok", **by) == 2
+    assert value(metrics, "penstock_ai_calls_total", status="transient", **by) == 1
+    assert value(metrics, "penstock_ai_tokens_total", direction="input", **by) == 11
+    assert value(metrics, "penstock_ai_cost_total", **by) == 0.75
     took = {"provider": "p", "capability": "vision"}
     name = "penstock_ai_call_duration_seconds"
-    assert value(found, f"{name}_bucket", le="0.25", **took) == 0, "the one that failed was quick, and does not count"
-    assert value(found, f"{name}_bucket", le="0.5", **took) == value(found, f"{name}_bucket", le="320.0", **took) == 1
-    assert value(found, f"{name}_bucket", le="+Inf", **took) == value(found, f"{name}_count", **took) == 2
-    assert value(found, f"{name}_sum", **took) == 900.3
+    assert value(metrics, f"{name}_bucket", le="0.25", **took) == 0, "the one that failed was quick, and does not count"
+    assert (
+        value(metrics, f"{name}_bucket", le="0.5", **took) == value(metrics, f"{name}_bucket", le="320.0", **took) == 1
+    )
+    assert value(metrics, f"{name}_bucket", le="+Inf", **took) == value(metrics, f"{name}_count", **took) == 2
+    assert value(metrics, f"{name}_sum", **took) == 900.3
     window = {"scope": "provider", "name": "p", "unit": "requests", "window_seconds": "60"}
     assert (
-        value(found, "penstock_gate_window_used", **window),
-        value(found, "penstock_gate_window_limit", **window),
+        value(metrics, "penstock_gate_window_used", **window),
+        value(metrics, "penstock_gate_window_limit", **window),
     ) == (1, 3)
-    assert value(found, "penstock_gate_in_flight", scope="queue", name="vision.p") == 1
-    assert value(found, "penstock_gate_closed", queue="vision.q", reason="operator") == 1
-    assert value(found, "penstock_gate_closed", queue="vision.p", reason="operator") == 0
-    assert value(found, "penstock_breaker_state", provider="q", capability="vision", state="open") == 1
-    assert value(found, "penstock_breaker_state", provider="p", capability="vision", state="closed") == 1
-    assert value(found, "penstock_provider_spent_today", provider="p") == 0.75
-    assert value(found, "penstock_provider_daily_spend_cap", provider="p") == 5
-    assert value(found, "penstock_queue_messages", queue="vision.p") >= 1
-    assert 0 < value(found, "penstock_queue_oldest_message_age_seconds", queue="vision.p") < 60
-    workers = {role: value(found, "penstock_workers", role=role) for role in ("cpu", "ai", "control", "other")}
+    assert value(metrics, "penstock_gate_in_flight", scope="queue", name="vision.p") == 1
+    assert value(metrics, "penstock_gate_closed", queue="vision.q", reason="operator") == 1
+    assert value(metrics, "penstock_gate_closed", queue="vision.p", reason="operator") == 0
+    assert value(metrics, "penstock_breaker_state", provider="q", capability="vision", state="open") == 1
+    assert value(metrics, "penstock_breaker_state", provider="p", capability="vision", state="closed") == 1
+    assert value(metrics, "penstock_provider_spent_today", provider="p") == 0.75
+    assert value(metrics, "penstock_provider_daily_spend_cap", provider="p") == 5
+    assert value(metrics, "penstock_queue_messages", queue="vision.p") >= 1
+    assert 0 < value(metrics, "penstock_queue_oldest_message_age_seconds", queue="vision.p") < 60
+    workers = {role: value(metrics, "penstock_workers", role=role) for role in ("cpu", "ai", "control", "other")}
     assert workers == {"cpu": 1, "ai": 0, "control": 0, "other": 1}
-    assert 0 <= value(found, "penstock_sweep_age_seconds") < 60
-    assert value(found, "penstock_up", part="gateway") == value(found, "penstock_gateway_instances") == 1
-    assert (value(found, "penstock_gateway_slots"), value(found, "penstock_gateway_slots_used")) == (4, 1)
-    assert value(found, "penstock_gateway_nodes", state="connected") == 1
-    assert value(found, "penstock_gateway_jobs", state="DISPATCHED") == 1
-    assert value(found, "penstock_gateway_sessions") == 2
+    assert 0 <= value(metrics, "penstock_sweep_age_seconds") < 60
+    assert value(metrics, "penstock_up", part="gateway") == value(metrics, "penstock_gateway_instances") == 1
+    assert (value(metrics, "penstock_gateway_slots"), value(metrics, "penstock_gateway_slots_used")) == (4, 1)
+    assert value(metrics, "penstock_gateway_nodes", state="connected") == 1
+    assert value(metrics, "penstock_gateway_jobs", state="DISPATCHED") == 1
+    assert value(metrics, "penstock_gateway_sessions") == 2
     for size in ("database_size", "redis_memory", "disk_free", "disk_size"):
-        assert value(found, f"penstock_{size}_bytes") > 0
-    assert value(found, "process_resident_memory_bytes") > 0
+        assert value(metrics, f"penstock_{size}_bytes") > 0
+    assert value(metrics, "process_resident_memory_bytes") > 0
 
 
 def test_counters_neither_begin_anew_nor_go_back(busy: Context) -> None:
     """A new process of the API reads what the last one read, also after retention and after the cursor moved."""
 
     def counters() -> dict[Any, float]:
-        found = {of.name: of for of in families(busy).values() if of.name.startswith("penstock_ai_")}
-        return samples(found)
+        counter_families = {
+            family.name: family for family in families(busy).values() if family.name.startswith("penstock_ai_")
+        }
+        return samples(counter_families)
 
     before = counters()
     call_totals.advance(busy)
@@ -166,7 +174,7 @@ class TestFiles:
     """What ships with the metrics names no metric that is not there."""
 
     @pytest.fixture
-    def found(self, busy: Context) -> dict[str, Metric]:
+    def families(self, busy: Context) -> dict[str, Metric]:
         with closing(Exposition(busy)) as exposition:
             exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
             content, _ = exposition.scrape()
@@ -178,17 +186,17 @@ class TestFiles:
             dispatch=dispatch_histogram(),
         )
         text = content.decode() + gateway_exposition(facts).decode()
-        return {one.name: one for one in text_string_to_metric_families(text)}
+        return {family.name: family for family in text_string_to_metric_families(text)}
 
-    def test_every_metric_has_a_help_text_and_a_line_in_the_documentation(self, found: dict[str, Metric]) -> None:
-        own = {name: of for name, of in found.items() if name.startswith("penstock_")}
+    def test_every_metric_has_a_help_text_and_a_line_in_the_documentation(self, families: dict[str, Metric]) -> None:
+        own = {name: of for name, of in families.items() if name.startswith("penstock_")}
         assert not [name for name, of in own.items() if not of.documentation.strip()]
         assert not [name for name, of in own.items() if of.type == "unknown"]
         names = {f"{name}_total" if of.type == "counter" else name for name, of in own.items()}
         assert set(DOCUMENTED.findall((ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8"))) == names
 
-    def test_labels_are_never_ids(self, found: dict[str, Metric]) -> None:
-        labels = {key for of in found.values() for one in of.samples for key in one.labels}
+    def test_labels_are_never_ids(self, families: dict[str, Metric]) -> None:
+        labels = {key for family in families.values() for sample in family.samples for key in sample.labels}
         assert labels <= {
             "part",
             "flow",
@@ -228,26 +236,31 @@ class TestFiles:
         return [*alerts, *expressions(dashboard)]
 
     def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(
-        self, found: dict[str, Metric], queries: list[str]
+        self, families: dict[str, Metric], queries: list[str]
     ) -> None:
         labels: dict[str, set[str]] = {}
-        for of in found.values():
-            for one in of.samples:
-                labels.setdefault(one.name, set()).update(one.labels)
+        for family in families.values():
+            for sample in family.samples:
+                labels.setdefault(sample.name, set()).update(sample.labels)
         named = [each for query in queries for each in metrics(query)]
         assert len({name for name, _ in named}) > 25
         assert {name for name, _ in named} <= set(labels)
         # Prometheus itself adds `job` and `instance`.
         assert not [(name, chosen) for name, chosen in named if chosen - labels[name] - {"job", "instance"}]
 
-    def test_values_that_queries_choose_by_are_real(self, found: dict[str, Metric], queries: list[str]) -> None:
+    def test_values_that_queries_choose_by_are_real(self, families: dict[str, Metric], queries: list[str]) -> None:
         chosen = {
-            (key, one)
+            (key, label_value)
             for query in queries
-            for key, one in re.findall(r'(\w+)!?="([^"]+)"', query)
+            for key, label_value in re.findall(r'(\w+)!?="([^"]+)"', query)
             if key not in {"job", "flow"}
         }
-        known = {(key, one) for of in found.values() for each in of.samples for key, one in each.labels.items()}
+        known = {
+            (key, label_value)
+            for of in families.values()
+            for each in of.samples
+            for key, label_value in each.labels.items()
+        }
         assert chosen - known <= {("status", "5xx")}
 
     def test_alerts_are_rules_as_prometheus_reads_them(self) -> None:
@@ -264,18 +277,18 @@ class TestFiles:
     def test_the_dashboard_is_one_that_grafana_reads(self) -> None:
         dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
         panels = dashboard["panels"]
-        assert [one["title"] for one in panels if one["type"] == "row"] == [
+        assert [panel["title"] for panel in panels if panel["type"] == "row"] == [
             "Fleet",
             "Flows",
             "Providers",
             "Nodes",
             "API",
         ]
-        assert len({one["id"] for one in panels}) == len(panels)
-        for one in panels:
-            place = one["gridPos"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        for panel in panels:
+            place = panel["gridPos"]
             assert place["x"] + place["w"] <= 24
-            assert one["type"] == "row" or one["targets"]
+            assert panel["type"] == "row" or panel["targets"]
 
 
 class TestAway:
@@ -283,27 +296,27 @@ class TestAway:
 
     def test_without_redis_the_database_is_served(self, context: Context, redis_server: RedisServer) -> None:
         def scraped() -> Samples:
-            begun = time.monotonic()
+            start = time.monotonic()
             content, _ = exposition.scrape()
-            assert time.monotonic() - begun < 20
-            return samples({one.name: one for one in text_string_to_metric_families(content.decode())})
+            assert time.monotonic() - start < 20
+            return samples({family.name: family for family in text_string_to_metric_families(content.decode())})
 
         with closing(Exposition(context, patience_s=0.3)) as exposition:
             redis_server.kill()
-            found = scraped()
-            assert value(found, "penstock_up", part="redis") == 0
-            assert "penstock_queue_messages" not in {name for name, _ in found}
+            metrics = scraped()
+            assert value(metrics, "penstock_up", part="redis") == 0
+            assert "penstock_queue_messages" not in {name for name, _ in metrics}
             wait_until(lambda: value(scraped(), "penstock_up", part="database"), 60, "the database is read")
             redis_server.start()
             wait_until(lambda: value(scraped(), "penstock_up", part="redis"), 60, "Redis is read again")
 
     def test_without_its_schema_redis_is_served(self, context: Context) -> None:
         context.db.run(lambda session: session.execute(text("DROP TABLE ai_call_totals")))
-        found = samples(families(context))
-        assert value(found, "penstock_up", part="database") == 0
-        assert value(found, "penstock_up", part="redis") == 1
-        assert value(found, "penstock_queue_messages", queue="cpu") == 0
-        assert "penstock_units" not in {name for name, _ in found}
+        metrics = samples(families(context))
+        assert value(metrics, "penstock_up", part="database") == 0
+        assert value(metrics, "penstock_up", part="redis") == 1
+        assert value(metrics, "penstock_queue_messages", queue="cpu") == 0
+        assert "penstock_units" not in {name for name, _ in metrics}
 
 
 class TestPart:

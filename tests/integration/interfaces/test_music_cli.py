@@ -59,9 +59,9 @@ def test_sync_reports_and_status_has_the_contract(context: Context) -> None:
 
 
 def test_dry_run_counts_songs_that_are_not_synced_yet_and_changes_nothing(context: Context) -> None:
-    found = shown("start", "--dry-run")
-    assert isinstance(found, dict)
-    assert (found["songs"], found["new_songs"], found["batches"], found["metadata_calls"]) == (12, 12, 2, 2)
+    estimate = shown("start", "--dry-run")
+    assert isinstance(estimate, dict)
+    assert (estimate["songs"], estimate["new_songs"], estimate["batches"], estimate["metadata_calls"]) == (12, 12, 2, 2)
     assert shown("status")["totalSongs"] == 0  # type: ignore[index]
     assert "unknown: no prices" in penstock("start", "--dry-run").output
 
@@ -84,8 +84,8 @@ def test_runs_are_listed_and_shown_with_what_they_cost(context: Context) -> None
     penstock("stop")
     assert "stopped" in penstock("runs").output
     assert "stopped" in penstock("runs", run[:6]).output
-    found = json.loads(penstock("runs", run, "--json").stdout)
-    assert (found["outcome"], found["figures"]["calls"], found["figures"]["cost"]) == ("stopped", 0, 0)
+    shown_run = json.loads(penstock("runs", run, "--json").stdout)
+    assert (shown_run["outcome"], shown_run["figures"]["calls"], shown_run["figures"]["cost"]) == ("stopped", 0, 0)
 
 
 def test_show_finds_by_number_id_and_title_and_lists(context: Context) -> None:
@@ -112,10 +112,10 @@ def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]
 def test_search_before_any_run_says_what_to_do(context: Context) -> None:
     assert "penstock music sync" in penstock("search", "calm").output
     add_songs(context, 2)
-    found = penstock("search", "song 2").output
-    assert "penstock music start" in found
-    assert "Ann - Song 2" in found
-    assert "Ann - Song 1" not in found
+    output = penstock("search", "song 2").output
+    assert "penstock music start" in output
+    assert "Ann - Song 2" in output
+    assert "Ann - Song 1" not in output
     assert shown("search", "calm")["lexical"] is True  # type: ignore[index]
 
 
@@ -132,7 +132,7 @@ class TestWithoutProvider:
         (folder / "Rain Dogs.mp3").write_bytes(b"no tags")
         assert "1 song: 1 new" in (output := penstock("sync", "--folder", str(folder)).output)
         assert "penstock music search" in output
-        found = penstock("search", "dogs")
-        assert "says what it takes" in found.output, "`start` would be refused"
-        assert "  Rain Dogs" in found.stdout
-        assert "- Rain Dogs" not in found.stdout + penstock("show").stdout
+        results = penstock("search", "dogs")
+        assert "says what it takes" in results.output, "`start` would be refused"
+        assert "  Rain Dogs" in results.stdout
+        assert "- Rain Dogs" not in results.stdout + penstock("show").stdout

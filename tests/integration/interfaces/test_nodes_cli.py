@@ -50,22 +50,22 @@ def refused(*arguments: str) -> UserError:
 
 
 def test_tokens_are_made_listed_and_revoked(context: Context) -> None:
-    made = penstock("nodes", "tokens", "create", "desk", "--expires", "90d")
-    secret = made.stdout.strip()
+    created = penstock("nodes", "tokens", "create", "desk", "--expires", "90d")
+    secret = created.stdout.strip()
     token = tokens.authenticate(context, secret, TokenKind.NODE)
     assert token is not None
-    assert token.id in made.stderr
-    assert secret not in made.stderr
+    assert token.id in created.stderr
+    assert secret not in created.stderr
     bound = shown("nodes", "tokens", "create", "rack 3", "--node", "rack-3")
     session = shown("nodes", "tokens", "create", "pipeline", "--kind", "session")
     assert (bound["node_id"], session["kind"]) == ("rack-3", "session")
     listed = penstock("nodes", "tokens", "list", "--json").stdout
-    assert [(one["name"], one["kind"]) for one in json.loads(listed)] == [
+    assert [(row["name"], row["kind"]) for row in json.loads(listed)] == [
         ("desk", "node"),
         ("rack 3", "node"),
         ("pipeline", "session"),
     ]
-    assert not [one for one in (secret, bound["secret"], session["secret"]) if one in listed]
+    assert not [each for each in (secret, bound["secret"], session["secret"]) if each in listed]
     penstock("nodes", "tokens", "revoke", "desk")
     assert tokens.authenticate(context, secret) is None
     assert "revoked" in penstock("nodes", "tokens", "list").stdout
@@ -79,21 +79,21 @@ def test_tokens_that_make_no_sense_are_refused(context: Context) -> None:
 
 
 def test_nodes_are_listed_shown_and_drained(state: NodeStateDriver) -> None:
-    assert [(one["node_id"], one["status"]) for one in shown("nodes", "list")] == [("n", "connected")]
+    assert [(node["node_id"], node["status"]) for node in shown("nodes", "list")] == [("n", "connected")]
     assert "connected" in penstock("nodes", "list").stdout
     assert shown("nodes", "show", "n")["jobs"] == ["job"]
     text = penstock("nodes", "show", "n").stdout
     assert "desk" in text
     assert "offers text" in text
     assert "1 job" in penstock("nodes", "drain", "n", "--reason", "painting").stderr
-    assert [one.body["reason"] for one in state.messages("a")] == ["painting"]
+    assert [node.body["reason"] for node in state.messages("a")] == ["painting"]
     assert refused("nodes", "drain", "x").code == refused("nodes", "show", "x").code == "unknown_node"
 
 
 def test_who_throws_a_node_out_is_told_whether_it_can_come_back(context: Context, state: NodeStateDriver) -> None:
-    said = penstock("nodes", "revoke", "n").stderr
-    assert "not for this node alone" in said
-    assert "penstock nodes tokens revoke" in said
+    message = penstock("nodes", "revoke", "n").stderr
+    assert "not for this node alone" in message
+    assert "penstock nodes tokens revoke" in message
     own = tokens.create(context, "rack 3", TokenKind.NODE, node_id="m")[1]
     state.node("m", "a", token_id=own.id)
     state.node("mm", "a")
@@ -121,7 +121,7 @@ def test_the_status_says_what_there_is_and_what_to_do_about_what_is_not(context:
 
 
 def test_jobs_are_listed_shown_and_cancelled(state: NodeStateDriver) -> None:
-    assert [one["job_id"] for one in shown("jobs", "list", "--state", "dispatched")] == ["job"]
+    assert [job["job_id"] for job in shown("jobs", "list", "--state", "dispatched")] == ["job"]
     assert shown("jobs", "list", "--state", "running") == []
     assert "DISPATCHED" in penstock("jobs", "list").stdout
     assert "1 of 3" in penstock("jobs", "show", "jo").stdout, "an id may be shortened"
@@ -137,12 +137,12 @@ def test_dead_letters_are_listed_replayed_and_dropped(context: Context, state: N
     for number in ("one", "two"):
         state.dead_letter("a", "assign", job_id=number)
     service.tend(context)
-    letters = {one["body"]["job_id"]: one["id"] for one in shown("dlq", "list")}
+    letters = {letter["body"]["job_id"]: letter["id"] for letter in shown("dlq", "list")}
     assert "job_id one" in penstock("dlq", "list").stdout
     assert "penstock dlq list" in penstock("nodes", "status").stdout
     penstock("dlq", "replay", "a", letters["one"])
     penstock("dlq", "drop", "a", letters["two"])
-    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    assert [letter.body for letter in state.messages("a")] == [{"job_id": "one"}]
     assert shown("dlq", "list") == []
     assert refused("dlq", "drop", "a", letters["two"]).code == "unknown_letter"
 

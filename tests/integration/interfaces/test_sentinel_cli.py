@@ -26,12 +26,12 @@ def test_doctor_says_which_sentinels_do_not_answer(context: Context) -> None:
     with capture_logs():
         result = CliRunner().invoke(app, ["doctor", "--json"])
     assert result.exit_code == 1
-    found = {check["name"]: check for check in json.loads(result.stdout)}
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
     hosts = [f"{host}:{port}" for host, port in context.settings.redis.hosts]
-    assert found["sentinels"]["result"] == "warn"
-    assert found["sentinels"]["found"].startswith(f"0 of 2 name a master; {hosts[0]}: ")
-    assert f"; {hosts[1]}: " in found["sentinels"]["found"]
-    assert (found["redis"]["result"], found["redis"]["found"]) == ("fail", "No master found for 'm'")
+    assert checks["sentinels"]["result"] == "warn"
+    assert checks["sentinels"]["found"].startswith(f"0 of 2 name a master; {hosts[0]}: ")
+    assert f"; {hosts[1]}: " in checks["sentinels"]["found"]
+    assert (checks["redis"]["result"], checks["redis"]["found"]) == ("fail", "No master found for 'm'")
     assert SECRET not in result.output
 
 

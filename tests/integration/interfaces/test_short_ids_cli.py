@@ -35,11 +35,11 @@ def refused(*arguments: str) -> str:
 
 
 def test_beginnings_of_ids_are_enough(context: Context, tmp_path: Path) -> None:
-    made = documents.submit(text_pdf(tmp_path / "a.pdf", [["one"]]))
-    assert shown("documents", "show", made.id[:6])["id"] == made.id
+    document = documents.submit(text_pdf(tmp_path / "a.pdf", [["one"]]))
+    assert shown("documents", "show", document.id[:6])["id"] == document.id
     with context.db.transaction() as session:
         for number in "12":
-            row = {**vars(made), "id": f"abcdef000000000{number}", "submission_key": number}
+            row = {**vars(document), "id": f"abcdef000000000{number}", "submission_key": number}
             session.execute(DOCUMENTS.insert().values({name: row[name] for name in row if name in DOCUMENTS.c}))
     assert refused("documents", "show", "abcdef") == "ambiguous"
     assert shown("documents", "show", "abcdef0000000002")["id"] == "abcdef0000000002"
@@ -60,4 +60,4 @@ def test_beginnings_of_ids_are_enough(context: Context, tmp_path: Path) -> None:
     endpoint = shown("webhooks", "create", "https://example.com/hook")["endpoint"]["id"]
     assert shown("webhooks", "change", endpoint[:7], "--disable")["id"] == endpoint
     assert shown("webhooks", "deliveries", "--endpoint", endpoint[:7]) == []
-    assert shown("calls", "list", "--scope", made.id[:6]) == []
+    assert shown("calls", "list", "--scope", document.id[:6]) == []

@@ -33,11 +33,11 @@ def shown(*arguments: str, code: int = 0) -> Any:
 
 def test_status_has_the_figures_of_every_flow(context: Context) -> None:
     add_songs(context, 3)
-    found = shown("status")
-    assert {kind for flow in flows() for kind in flow.followed} <= set(found)
-    assert set(found) >= {"documents", "pages", "last_hour", "queues", "workers", "data_dir"}
-    assert found["songs"] == {"PENDING": 3}
-    assert found["documents"] == {}
+    status = shown("status")
+    assert {kind for flow in flows() for kind in flow.followed} <= set(status)
+    assert set(status) >= {"documents", "pages", "last_hour", "queues", "workers", "data_dir"}
+    assert status["songs"] == {"PENDING": 3}
+    assert status["documents"] == {}
     text = CliRunner().invoke(app, ["status"]).output
     assert "PENDING 3" in text
     assert "song batches" in text
@@ -48,11 +48,11 @@ def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Conte
     with context.db.transaction() as session:
         row = {"key": "queue_concurrency", "value": "many", "updated_at": datetime.now(UTC)}
         session.execute(insert(SystemSetting).values(row))
-    found = {check["name"]: check for check in shown("doctor", code=1)}
-    assert {f"flow {name}" for name in FLOWS} <= set(found)
-    assert found["flow music"]["found"] == "0 songs, 0 song batches"
-    assert (found["queue vision.ai"]["result"], found["setting queue_concurrency"]["result"]) == ("warn", "warn")
-    assert "paused by an operator (invoice unpaid)" in found["queue vision.ai"]["found"]
+    checks = {check["name"]: check for check in shown("doctor", code=1)}
+    assert {f"flow {name}" for name in FLOWS} <= set(checks)
+    assert checks["flow music"]["found"] == "0 songs, 0 song batches"
+    assert (checks["queue vision.ai"]["result"], checks["setting queue_concurrency"]["result"]) == ("warn", "warn")
+    assert "paused by an operator (invoice unpaid)" in checks["queue vision.ai"]["found"]
 
 
 def test_doctor_looks_at_the_gateway_once_there_is_a_token(context: Context) -> None:
@@ -62,5 +62,5 @@ def test_doctor_looks_at_the_gateway_once_there_is_a_token(context: Context) -> 
     state = NodeStateDriver(context)
     state.instance("a", nodes=1, sessions=2)
     state.node("n", "a")
-    found = {check["name"]: check for check in shown("doctor", code=1)}
-    assert (found["gateway"]["result"], found["gateway"]["found"]) == ("ok", "1 instance, 1 node, 2 sessions")
+    checks = {check["name"]: check for check in shown("doctor", code=1)}
+    assert (checks["gateway"]["result"], checks["gateway"]["found"]) == ("ok", "1 instance, 1 node, 2 sessions")

@@ -12,9 +12,9 @@ def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["penstock", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
-    found = ended.value.code
-    assert isinstance(found, int)
-    return found
+    exit_code = ended.value.code
+    assert isinstance(exit_code, int)
+    return exit_code
 
 
 WRONG: list[tuple[str, ...]] = [
@@ -52,5 +52,5 @@ def test_a_format_that_is_not_written_is_refused_in_words(
     context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code(monkeypatch, "convert", "x.pdf", "--format", "html")
-    said = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
-    assert "does not write 'html': choose md (Markdown), json (blocks with their boxes) or docling" in said
+    message = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+    assert "does not write 'html': choose md (Markdown), json (blocks with their boxes) or docling" in message

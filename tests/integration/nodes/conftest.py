@@ -16,15 +16,15 @@ from tests.support.scripted_gateway import (
 
 @pytest.fixture
 def gateway() -> Iterator[ScriptedGateway]:
-    with scripted_gateway() as made:
-        yield made
+    with scripted_gateway() as started:
+        yield started
 
 
 @pytest.fixture
 def executor() -> Iterator[ScriptedExecutor]:
-    made = ScriptedExecutor()
-    yield made
-    made.go()
+    scripted = ScriptedExecutor()
+    yield scripted
+    scripted.go()
 
 
 @pytest.fixture

@@ -40,14 +40,14 @@ def test_connected_and_gone_nodes_of_all_instances_are_listed(context: Context, 
     state.node("went", "b")
     state.node_goes("went", "b")
     state.job("job", "a", node_id="works")
-    found = {one.node_id: one for one in service.nodes(context)}
-    assert {name: str(one.status) for name, one in found.items()} == {
+    nodes = {node.node_id: node for node in service.nodes(context)}
+    assert {name: str(node.status) for name, node in nodes.items()} == {
         "works": "connected",
         "drains": "draining",
         "went": "gone",
     }
-    assert (found["works"].token, found["works"].used, found["works"].latency_ms) == ("desk", 1, {"text": 120.0})
-    assert found["went"].last_seen_at is not None
+    assert (nodes["works"].token, nodes["works"].used, nodes["works"].latency_ms) == ("desk", 1, {"text": 120.0})
+    assert nodes["went"].last_seen_at is not None
     assert service.node(context, "works").jobs == ["job"]
     with pytest.raises(UserError, match="no node with the id nobody"):
         service.node(context, "nobody")
@@ -58,7 +58,7 @@ def test_a_node_is_drained_by_the_instance_it_is_connected_to(context: Context, 
     state.instance("b")
     state.node("n", "b")
     assert service.drain(context, "n", "painting").node_id == "n"
-    assert [(one.kind, one.body) for one in state.messages("b")] == [
+    assert [(message.kind, message.body) for message in state.messages("b")] == [
         ("drain_node", {"node_id": "n", "reason": "painting"})
     ]
     assert state.messages("a") == []
@@ -71,13 +71,19 @@ def test_revoking_a_node_revokes_its_own_token(context: Context, state: NodeStat
     own, other = token(context, "rack 3", node_id="n"), token(context, "rack 4", node_id="m")
     state.node("n", "a", token_id=own)
     done = service.revoke(context, "n")
-    assert (done.was_connected, [one.id for one in done.tokens], done.shared_token) == (True, [own], None)
+    assert (done.was_connected, [revoked_token.id for revoked_token in done.tokens], done.shared_token) == (
+        True,
+        [own],
+        None,
+    )
     assert tokens.still_usable(context, [own, other]) == {other}
-    told = [(one.kind, one.body) for one in state.messages("a")]
-    assert told[0] == ("token_revoked", {"token_id": own})
-    assert (told[1][0], told[1][1]["node_id"]) == ("close_node", "n")
-    again = service.revoke(context, "m")
-    assert (again.was_connected, [one.id for one in again.tokens]) == (False, [other]), "it cannot come any more"
+    messages = [(message.kind, message.body) for message in state.messages("a")]
+    assert messages[0] == ("token_revoked", {"token_id": own})
+    assert (messages[1][0], messages[1][1]["node_id"]) == ("close_node", "n")
+    offline = service.revoke(context, "m")
+    assert (offline.was_connected, [revoked_token.id for revoked_token in offline.tokens]) == (False, [other]), (
+        "a node that is away cannot connect again"
+    )
 
 
 def test_a_shared_token_is_kept_and_named(context: Context, state: NodeStateDriver) -> None:
@@ -99,7 +105,7 @@ def test_all_instances_are_notified_of_a_revoked_token(context: Context, state: 
     ended = token(context, "desk")
     assert service.revoke_token(context, "desk").id == ended
     for instance_id in ("a", "b"):
-        assert [one.body for one in state.messages(instance_id)] == [{"token_id": ended}]
+        assert [message.body for message in state.messages(instance_id)] == [{"token_id": ended}]
 
 
 def test_a_token_is_revoked_although_instances_cannot_be_notified(context: Context, redis_server: RedisServer) -> None:
@@ -115,12 +121,17 @@ def test_jobs_are_listed_by_state_the_newest_first(context: Context, state: Node
     session = tokens.create(context, "pipeline", TokenKind.SESSION)[1].id
     for number in range(3):
         state.job(f"job-{number}", "a", requester=session, node_id="n" if number == 1 else "")
-    assert [one.job_id for one in service.jobs(context)] == ["job-2", "job-1", "job-0"]
-    assert [one.job_id for one in service.jobs(context, limit=1)] == ["job-2"]
-    (given,) = service.jobs(context, JobState.DISPATCHED)
-    assert (given.job_id, given.node_id, given.instance_id, given.token) == ("job-1", "n", "a", "pipeline")
-    found = service.job(context, "job-0")
-    assert (found.state, found.outcome, found.finished_at) == (JobState.CREATED, "", None)
+    assert [job.job_id for job in service.jobs(context)] == ["job-2", "job-1", "job-0"]
+    assert [job.job_id for job in service.jobs(context, limit=1)] == ["job-2"]
+    (dispatched,) = service.jobs(context, JobState.DISPATCHED)
+    assert (dispatched.job_id, dispatched.node_id, dispatched.instance_id, dispatched.token) == (
+        "job-1",
+        "n",
+        "a",
+        "pipeline",
+    )
+    created = service.job(context, "job-0")
+    assert (created.state, created.outcome, created.finished_at) == (JobState.CREATED, "", None)
     with pytest.raises(UserError, match="no job"):
         service.job(context, "nothing")
 
@@ -131,11 +142,11 @@ def test_the_home_of_a_job_cancels_it_or_another_instance_if_the_home_is_dead(
     state.instance("a")
     state.instance("b")
     state.job("job", "b")
-    assert service.cancel(context, "job").state is JobState.CREATED, "it was asked for"
-    assert [(one.kind, one.body) for one in state.messages("b")] == [("cancel_job", {"job_id": "job"})]
+    assert service.cancel(context, "job").state is JobState.CREATED, "the cancellation is requested"
+    assert [(message.kind, message.body) for message in state.messages("b")] == [("cancel_job", {"job_id": "job"})]
     state.instance_dies("b")
     service.cancel(context, "job")
-    assert [one.kind for one in state.messages("a")] == ["cancel_job"]
+    assert [message.kind for message in state.messages("a")] == ["cancel_job"]
     with pytest.raises(UserError, match="no job"):
         service.cancel(context, "nothing")
 
@@ -157,23 +168,23 @@ def test_dead_letters_are_shown_replayed_and_dropped(context: Context, state: No
     state.dead_letter("a", "cancel", job_id="two")
     assert service.dlq(context) == []
     assert service.tend(context).dlq_moved == 2
-    letters = {one.kind: one for one in service.dlq(context)}
+    letters = {entry.kind: entry for entry in service.dlq(context)}
     assert letters["assign"].body == {"job_id": "one"}
     assert letters["assign"].deliveries > 5
     assert service.status(context).dead_letters == 2
     service.replay(context, "a", letters["assign"].id)
     service.drop(context, "a", letters["cancel"].id)
-    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    assert [entry.body for entry in state.messages("a")] == [{"job_id": "one"}]
     assert service.dlq(context) == []
     for act in (service.replay, service.drop):
         with pytest.raises(UserError, match="no dead letter"):
             act(context, "a", letters["cancel"].id)
     state.dead_letter("a", "assign", job_id="three")
     service.tend(context)
-    assert service.status(context).dead_letters_moved == 3, "since ever"
+    assert service.status(context).dead_letters_moved == 3, "the total over all time"
 
 
-def test_the_gateway_as_a_whole(context: Context, state: NodeStateDriver) -> None:
+def test_the_status_sums_up_the_gateway(context: Context, state: NodeStateDriver) -> None:
     state.instance("a", nodes=2, sessions=3)
     state.instance("b", sessions=1)
     state.node("n", "a", used=1)
@@ -184,25 +195,27 @@ def test_the_gateway_as_a_whole(context: Context, state: NodeStateDriver) -> Non
     state.job("two", "a")
     state.do(lambda store: Waiting(store).enter("text:m", "two", "s", "a/boot", 60_000))
     service.drain(context, "n")
-    found = service.status(context)
-    assert {one.instance_id: (one.alive, one.sessions, one.messages) for one in found.instances} == {
+    status = service.status(context)
+    assert {
+        instance.instance_id: (instance.alive, instance.sessions, instance.messages) for instance in status.instances
+    } == {
         "a": (True, 3, 1),
         "b": (True, 1, 0),
         "dead": (False, 0, 0),
     }
-    assert {str(name): count for name, count in found.nodes.items()} == {"connected": 1, "draining": 1, "gone": 0}
-    assert (found.slots, found.used, found.sessions, found.inbox_messages) == (6, 1, 4, 1)
-    assert {str(name): count for name, count in found.jobs.items() if count} == {"CREATED": 1, "DISPATCHED": 1}
-    assert found.waiting == {"text:m": 1}
+    assert {str(name): count for name, count in status.nodes.items()} == {"connected": 1, "draining": 1, "gone": 0}
+    assert (status.slots, status.used, status.sessions, status.inbox_messages) == (6, 1, 4, 1)
+    assert {str(name): count for name, count in status.jobs.items() if count} == {"CREATED": 1, "DISPATCHED": 1}
+    assert status.waiting == {"text:m": 1}
 
 
-def test_a_redis_that_does_not_answer_is_not_waited_for(context: Context, redis_server: RedisServer) -> None:
+def test_a_silent_redis_is_an_error_after_the_patience(context: Context, redis_server: RedisServer) -> None:
     redis_server.fall_silent()
     try:
-        begun = time.monotonic()
+        start = time.monotonic()
         with pytest.raises(RedisError, match="did not answer"):
             service.status(context, patience_s=0.3)
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - start < 30
     finally:
         redis_server.kill()
 
@@ -216,24 +229,24 @@ class TestBeat:
         assert beat.tend_nodes() == 0
         assert service.dlq(context) == []
 
-    def test_one_beat_takes_a_tick_and_does_what_is_due(self, context: Context, state: NodeStateDriver) -> None:
+    def test_one_beat_takes_a_tick_and_does_the_due_work(self, context: Context, state: NodeStateDriver) -> None:
         token(context, "desk")
         state.instance("a")
         state.dead_letter("a")
         assert beat.tend_nodes() == 1
         state.dead_letter("a")
-        assert beat.tend_nodes() == 0, "this tick was taken"
+        assert beat.tend_nodes() == 0, "another beat has taken this tick"
         assert len(service.dlq(context)) == 1
 
 
 class TestBeatWithoutItsRedis:
-    """The gateway's own Redis is away."""
+    """Beat while the gateway's own Redis is away."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_GATEWAY__REDIS__URL": "redis://127.0.0.1:1/0"}
 
-    def test_beat_waits_before_it_tries_again(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_beat_waits_before_it_retries(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
         token(context, "desk")
         monkeypatch.setattr(beat, "_PATIENCE_S", 0.2)
         assert beat.tend_nodes() == 0

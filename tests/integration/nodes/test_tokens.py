@@ -12,32 +12,32 @@ from pipeline.storage.context import Context
 pytestmark = pytest.mark.both_databases
 
 
-def test_a_token_is_good_for_its_kind_alone(context: Context) -> None:
+def test_a_token_is_valid_only_for_its_kind(context: Context) -> None:
     secret, token = tokens.create(context, "desk", TokenKind.NODE)
     assert secret.startswith(PREFIX)
     with context.db.read() as session:
         assert secret not in str(session.execute(select(NODE_TOKENS)).one())
-    found = tokens.authenticate(context, secret, TokenKind.NODE)
-    assert found is not None
-    assert (found.id, found.kind, found.node_id) == (token.id, TokenKind.NODE, "")
+    authenticated = tokens.authenticate(context, secret, TokenKind.NODE)
+    assert authenticated is not None
+    assert (authenticated.id, authenticated.kind, authenticated.node_id) == (token.id, TokenKind.NODE, "")
     assert tokens.authenticate(context, secret) is not None
     assert tokens.authenticate(context, secret, TokenKind.SESSION) is None
     for wrong in ("", secret[:-1], f"{secret} ", "\x00", "\ud800"):
         assert tokens.authenticate(context, wrong, TokenKind.NODE) is None
 
 
-def test_keys_of_the_api_and_tokens_are_strangers(context: Context) -> None:
+def test_api_keys_and_tokens_are_not_interchangeable(context: Context) -> None:
     key, _ = api_keys.create(context, "caller", api_keys.Scope.ADMIN)
     token, _ = tokens.create(context, "caller", TokenKind.SESSION)
     assert tokens.authenticate(context, key) is None
     assert api_keys.authenticate(context, token) is None
 
 
-def test_a_token_may_be_for_one_node_alone(context: Context) -> None:
+def test_a_token_may_be_limited_to_one_node(context: Context) -> None:
     secret, _ = tokens.create(context, "rack 3", TokenKind.NODE, node_id="rack-3")
-    found = tokens.authenticate(context, secret, TokenKind.NODE)
-    assert found is not None
-    assert found.node_id == "rack-3"
+    authenticated = tokens.authenticate(context, secret, TokenKind.NODE)
+    assert authenticated is not None
+    assert authenticated.node_id == "rack-3"
 
 
 def test_connections_lose_tokens_that_expire_or_are_revoked(context: Context) -> None:
@@ -56,6 +56,6 @@ def test_connections_lose_tokens_that_expire_or_are_revoked(context: Context) ->
         tokens.revoke(context, "nobody")
 
 
-def test_a_token_of_a_session_is_for_no_node(context: Context) -> None:
+def test_a_session_token_cannot_be_limited_to_a_node(context: Context) -> None:
     with pytest.raises(UserError, match="kind node"):
         tokens.create(context, "pipeline", TokenKind.SESSION, node_id="desk")

@@ -82,13 +82,13 @@ def test_a_page_goes_out_as_its_picture_and_comes_back_as_markdown_with_a_layout
     made = {"text": "## A\n", "model": "local", "layout": layout, "usage": {"input_tokens": 1}, "truncated": False}
     gateway.script.append(reply(made))
     answer = convert(gateway, page)
-    [asked] = gateway.seen.requests
-    assert (asked.request.capability, asked.request.body, asked.parts) == (
+    [received] = gateway.seen.requests
+    assert (received.request.capability, received.request.body, received.parts) == (
         "page",
         {"number": 3, "pictures": False},
         [PNG],
     )
-    assert asked.request.attachments[0].media_type == "image/png"
+    assert received.request.attachments[0].media_type == "image/png"
     assert (answer.text, answer.model, answer.usage) == ("## A\n", "local", Usage(1, 0))
     box = [0, 0, 9, 9]
     assert answer.layout == {

@@ -92,7 +92,7 @@ def test_what_is_asked_goes_out_in_the_protocols_words(gateway: ScriptedGateway,
     answer = nodes.describe_all([PNG, PNG], "image/png", "What?", system="Be brief", json_schema={"type": "object"})
     assert (answer.text, answer.model, answer.usage, answer.truncated) == ("hi", "q", Usage(7, 2), False)
     nodes.complete("Hi")
-    looked, completed = (asked.request for asked in gateway.seen.requests)
+    looked, completed = (received.request for received in gateway.seen.requests)
     assert looked.capability == "vision"
     assert looked.body == {"prompt": "What?", "system": "Be brief", "json_schema": {"type": "object"}}
     assert [about.media_type for about in looked.attachments] == ["image/png"] * 2
@@ -106,8 +106,8 @@ def test_the_profile_says_which_model_and_whether_to_wait_for_a_node(gateway: Sc
     gateway.script.append(reply({"text": "", "model": None, "usage": None}))
     answer = nodes.complete("Hi")
     assert (answer.text, answer.model, answer.usage) == ("", "m-1", Usage())
-    [asked] = gateway.seen.requests
-    assert (asked.request.model, asked.request.if_no_node) == ("m-1", "wait")
+    [received] = gateway.seen.requests
+    assert (received.request.model, received.request.if_no_node) == ("m-1", "wait")
 
 
 def test_vectors_come_in_the_order_of_the_texts_under_the_model_that_was_asked(gateway: ScriptedGateway) -> None:
@@ -164,9 +164,13 @@ def test_vectors_that_do_not_fit_are_refused(gateway: ScriptedGateway, nodes: No
 
 
 def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    async def infinite(asked: ReceivedRequest) -> None:
-        said = {"type": "job_result", "request_id": asked.request.request_id, "result": {"vectors": [[float("inf")]]}}
-        await asked.socket.send(json.dumps(said))
+    async def infinite(received: ReceivedRequest) -> None:
+        said = {
+            "type": "job_result",
+            "request_id": received.request.request_id,
+            "result": {"vectors": [[float("inf")]]},
+        }
+        await received.socket.send(json.dumps(said))
 
     gateway.script.append(infinite)
     with pytest.raises(UnitError) as caught:
@@ -175,13 +179,13 @@ def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, n
 
 
 def test_text_can_be_stored_whatever_a_node_sends(gateway: ScriptedGateway, nodes: Nodes) -> None:
-    async def odd(asked: ReceivedRequest) -> None:
+    async def odd(received: ReceivedRequest) -> None:
         said = {
             "type": "job_result",
-            "request_id": asked.request.request_id,
+            "request_id": received.request.request_id,
             "result": {"text": "a\0\ud800", "model": "\0"},
         }
-        await asked.socket.send(json.dumps(said))
+        await received.socket.send(json.dumps(said))
 
     gateway.script.append(odd)
     answer = nodes.complete("Hi")

@@ -60,9 +60,9 @@ def test_calls_are_filtered_and_summed_up(api: TestClient, context: Context) -> 
     assert [call["unit"] for call in api.get(LIST, params={"scope_id": "doc1"}).json()["items"]] == ["3", "1"]
     later = (context.db.now() + timedelta(hours=1)).isoformat()
     assert api.get(LIST, params={"since": later}).json()["items"] == []
-    found = api.get(STATS, params={"by": "status"}).json()
-    assert (found["total"]["calls"], found["total"]["failed"], found["total"]["cost"]) == (4, 2, 2.0)
-    assert {group["group"]: group["calls"] for group in found["groups"]} == {"ok": 2, "permanent": 1, "rate_limited": 1}
+    stats = api.get(STATS, params={"by": "status"}).json()
+    assert (stats["total"]["calls"], stats["total"]["failed"], stats["total"]["cost"]) == (4, 2, 2.0)
+    assert {group["group"]: group["calls"] for group in stats["groups"]} == {"ok": 2, "permanent": 1, "rate_limited": 1}
     assert api.get(STATS, params={"provider": "other"}).json() == {"by": "provider", "total": None, "groups": []}
 
 

@@ -34,8 +34,8 @@ def test_records_have_content_score_title_and_where_they_stand(api: TestClient, 
 
 
 def test_base_may_be_named_and_limits_hold(api: TestClient, base: str) -> None:
-    found = api.post("/retrieval", json=asked("sea", "the", top_k=1)).json()["records"]
-    assert len(found) == 1
+    records = api.post("/retrieval", json=asked("sea", "the", top_k=1)).json()["records"]
+    assert len(records) == 1
     assert api.post("/retrieval", json=asked("sea", "zeppelin", score_threshold=1)).json() == {"records": []}
     for setting in ({"top_k": 0}, {"top_k": 10_000}, {"score_threshold": 2}):
         assert api.post("/retrieval", json=asked("sea", "the", **setting)).status_code == 422

@@ -88,7 +88,7 @@ def test_options_that_mean_something_here_are_kept_and_others_ignored(
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"target_type": "presigned_url"}, "artifact storage to be configured"),
         ({"to_formats": "yaml"}, "to_formats"),
@@ -100,11 +100,11 @@ def test_options_that_mean_something_here_are_kept_and_others_ignored(
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_kept(
-    api: TestClient, context: Context, pdf: Path, fields: dict[str, Any], said: str
+    api: TestClient, context: Context, pdf: Path, fields: dict[str, Any], message: str
 ) -> None:
     refused = upload(api, "/v1/convert/file/async", pdf, **fields)
     assert refused.status_code in {404, 422}, refused.text
-    assert said in refused.json()["detail"]
+    assert message in refused.json()["detail"]
     with context.db.read() as session:
         assert session.execute(select(DOCUMENTS)).all() == []
 
@@ -114,8 +114,8 @@ def test_sources_in_the_request_are_files_like_any_other(api: TestClient, pdf: P
     body = {"options": {"to_formats": ["json"], "do_ocr": True}, "sources": [source], "target": {"kind": "inbody"}}
     task = api.post("/v1/convert/source/async", json=body).json()
     assert task["task_id"].endswith("-j")
-    again = upload(api, "/v1/convert/file/async", pdf, to_formats="json").json()
-    assert again["task_id"] == task["task_id"]
+    uploaded = upload(api, "/v1/convert/file/async", pdf, to_formats="json").json()
+    assert uploaded["task_id"] == task["task_id"]
     body["sources"] = [{**source, "base64_string": "?"}]
     assert "Base64" in api.post("/v1/convert/source", json=body).json()["detail"]
     body["sources"] = [{"kind": "s3", "bucket": "b"}]
@@ -181,13 +181,13 @@ class TestWaiting:
 
 def test_result_has_what_was_asked_for_and_nothing_else(api: TestClient, context: Context) -> None:
     document_id = merged(context, DONE, DONE)
-    found = api.get(f"/v1/result/{document_id}-mtd-2d2d").json()
-    assert (found["status"], found["errors"], found["timings"]) == ("success", [], {})
-    made = found["document"]
-    assert made["md_content"] == "text of page 1\n\n--\n\ntext of page 2"
-    assert made["text_content"] == "text of page 1\n\ntext of page 2\n"
-    assert made["doctags_content"].count("<page_break>") == 1
-    assert (made["json_content"], made["html_content"]) == (None, None)
+    result = api.get(f"/v1/result/{document_id}-mtd-2d2d").json()
+    assert (result["status"], result["errors"], result["timings"]) == ("success", [], {})
+    converted = result["document"]
+    assert converted["md_content"] == "text of page 1\n\n--\n\ntext of page 2"
+    assert converted["text_content"] == "text of page 1\n\ntext of page 2\n"
+    assert converted["doctags_content"].count("<page_break>") == 1
+    assert (converted["json_content"], converted["html_content"]) == (None, None)
     # The id of a document alone is a task as well.
     plain = api.get(f"/v1/result/{document_id}").json()["document"]
     assert plain["md_content"] == "text of page 1\n\ntext of page 2"
@@ -198,15 +198,15 @@ def test_partial_result_ends_the_task_with_success_and_names_the_pages(api: Test
     document_id = merged(context, DONE, FAILED, status=DocumentStatus.PARTIAL_FAILED)
     status = api.get(f"/v1/status/poll/{document_id}", params={"wait": 5}).json()
     assert (status["task_status"], status["task_meta"]["num_partially_succeeded"]) == ("success", 1)
-    found = api.get(f"/v1/result/{document_id}").json()
-    assert found["status"] == "partial_success"
-    assert [(one["error_message"], one["page_no"]) for one in found["errors"]] == [("page 2: it failed", 2)]
-    assert "Page 2 is missing: it failed" in found["document"]["md_content"]
-    assert "Page 2 is missing: it failed" in json.dumps(found["document"]["json_content"])
+    result = api.get(f"/v1/result/{document_id}").json()
+    assert result["status"] == "partial_success"
+    assert [(error["error_message"], error["page_no"]) for error in result["errors"]] == [("page 2: it failed", 2)]
+    assert "Page 2 is missing: it failed" in result["document"]["md_content"]
+    assert "Page 2 is missing: it failed" in json.dumps(result["document"]["json_content"])
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "reason"),
     [
         (DocumentStatus.FAILED, "it broke"),
         (DocumentStatus.CANCELLED, "cancelled"),
@@ -214,16 +214,16 @@ def test_partial_result_ends_the_task_with_success_and_names_the_pages(api: Test
     ],
 )
 def test_document_without_a_result_is_a_failure_with_its_reason(
-    api: TestClient, context: Context, status: DocumentStatus, said: str
+    api: TestClient, context: Context, status: DocumentStatus, reason: str
 ) -> None:
     document_id = insert_document(context, status, [FAILED], error="it broke")
-    found = api.get(f"/v1/status/poll/{document_id}").json()
-    assert found["task_status"] == "failure"
-    assert said in found["error_message"]
-    assert said in found["failure"]["message"]
+    task = api.get(f"/v1/status/poll/{document_id}").json()
+    assert task["task_status"] == "failure"
+    assert reason in task["error_message"]
+    assert reason in task["failure"]["message"]
     result = api.get(f"/v1/result/{document_id}").json()
     assert (result["status"], result["document"]["md_content"]) == ("failure", None)
-    assert said in result["errors"][0]["error_message"]
+    assert reason in result["errors"][0]["error_message"]
 
 
 def test_several_files_are_one_task_with_a_zip_file(api: TestClient, context: Context) -> None:
@@ -258,7 +258,11 @@ def test_pictures_are_embedded_or_left_out_and_no_other_file_is_read(api: TestCl
     embedded = api.get(f"/v1/result/{document_id}-mje").json()["document"]
     uri = "data:image/png;base64,cG5n"
     assert embedded["md_content"].split("\n\n")[::2] == [f"![Image]({uri})", "<!-- image -->"]
-    assert [one.get("image", {}).get("uri") for one in embedded["json_content"]["pictures"]] == [uri, None, None]
+    assert [picture.get("image", {}).get("uri") for picture in embedded["json_content"]["pictures"]] == [
+        uri,
+        None,
+        None,
+    ]
     without = api.get(f"/v1/result/{document_id}-mj").json()["document"]
     assert "base64" not in json.dumps(without)
 
@@ -277,5 +281,7 @@ def test_nothing_is_left_behind_by_requests(api: TestClient, context: Context, p
     upload(api, "/v1/convert/file/async", pdf, to_formats="yaml")
     assert upload(api, "/v1/convert/file", *[pdf] * 21).status_code in {400, 413, 422}
     assert api.post("/v1/convert/file", data={"to_formats": "md"}).status_code in {415, 422}
-    left = [path for folder in (context.settings.temp_dir, context.settings.upload_dir) for path in folder.glob("*")]
-    assert [path.name for path in left if len(path.name) != 16] == []
+    remaining = [
+        path for folder in (context.settings.temp_dir, context.settings.upload_dir) for path in folder.glob("*")
+    ]
+    assert [path.name for path in remaining if len(path.name) != 16] == []

@@ -109,13 +109,13 @@ def test_lists_are_filtered_and_go_on_after_the_cursor(api: TestClient, context:
     done = insert_document(context, DocumentStatus.COMPLETED, [C], created_at=now - timedelta(hours=9))
 
     def listed(**params: Any) -> list[str]:
-        found, cursor = [], None
+        ids, cursor = [], None
         while True:
             page = api.get(DOCUMENTS, params={**params, **({"cursor": cursor} if cursor else {})}).json()
-            found += [document["id"] for document in page["items"]]
+            ids += [document["id"] for document in page["items"]]
             cursor = page["next_cursor"]
             if not cursor:
-                return found
+                return ids
 
     assert listed(limit=2) == [*ids, done]
     assert listed(status="COMPLETED") == [done]
@@ -133,36 +133,36 @@ def test_documents_are_counted_by_their_states(api: TestClient, context: Context
     assert api.get(f"{DOCUMENTS}/counts").json() == {"total": 3, "by_status": {"FAILED": 1, "COMPLETED": 2}}
     assert api.get(f"{DOCUMENTS}/counts", params={"q": "letter"}).json() == {"total": 0, "by_status": {}}
     listed = api.get(DOCUMENTS).json()["items"]
-    assert {one["status"]: one["reason"] and one["reason"]["kind"] for one in listed} == {
+    assert {item["status"]: item["reason"] and item["reason"]["kind"] for item in listed} == {
         "FAILED": "failed",
         "COMPLETED": None,
     }
 
 
 def test_pages_attempts_blocks_and_results(api: TestClient, context: Context) -> None:
-    mine = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F, C])}"
-    first = api.get(f"{mine}/pages", params={"limit": 2}).json()
+    url = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F, C])}"
+    first = api.get(f"{url}/pages", params={"limit": 2}).json()
     assert [page["status"] for page in first["items"]] == ["COMPLETED", "FAILED"]
-    rest = api.get(f"{mine}/pages", params={"cursor": first["next_cursor"]}).json()
+    rest = api.get(f"{url}/pages", params={"cursor": first["next_cursor"]}).json()
     assert [page["page"] for page in rest["items"]] == [3]
-    assert [page["page"] for page in api.get(f"{mine}/pages", params={"status": "FAILED"}).json()["items"]] == [2]
-    assert api.get(f"{mine}/pages/1").json()["markdown"] == "text of page 1"
-    assert api.get(f"{mine}/pages/1/blocks").json()["blocks"][0]["text"] == "text of page 1"
-    assert [page["page"] for page in api.get(f"{mine}/json").json()["pages"]] == [1, 2, 3]
+    assert [page["page"] for page in api.get(f"{url}/pages", params={"status": "FAILED"}).json()["items"]] == [2]
+    assert api.get(f"{url}/pages/1").json()["markdown"] == "text of page 1"
+    assert api.get(f"{url}/pages/1/blocks").json()["blocks"][0]["text"] == "text of page 1"
+    assert [page["page"] for page in api.get(f"{url}/json").json()["pages"]] == [1, 2, 3]
     for path in ("attempts", "pages/1/attempts", "pictures"):
-        assert api.get(f"{mine}/{path}").json() == {"items": [], "next_cursor": None}
-    problem(api.get(f"{mine}/pages/4"), 404, "unknown_page")
-    problem(api.get(f"{mine}/pages/4/picture"), 404, "unknown_page")
-    problem(api.get(f"{mine}/markdown"), 409, "no_result")
-    problem(api.get(f"{mine}/manifest"), 409, "no_result")
-    problem(api.get(f"{mine}/pictures/..%2fsource.pdf"), 404, "not_found")
-    problem(api.get(f"{mine}/pictures/none.png"), 404, "no_picture")
+        assert api.get(f"{url}/{path}").json() == {"items": [], "next_cursor": None}
+    problem(api.get(f"{url}/pages/4"), 404, "unknown_page")
+    problem(api.get(f"{url}/pages/4/picture"), 404, "unknown_page")
+    problem(api.get(f"{url}/markdown"), 409, "no_result")
+    problem(api.get(f"{url}/manifest"), 409, "no_result")
+    problem(api.get(f"{url}/pictures/..%2fsource.pdf"), 404, "not_found")
+    problem(api.get(f"{url}/pictures/none.png"), 404, "no_picture")
 
 
 def test_results_are_attachments(api: TestClient, context: Context) -> None:
-    made = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf")
-    set_row(context, made, merged_path=write_output(context, made, "# Title\n"))
-    answer = api.get(f"{DOCUMENTS}/{made}/markdown")
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf")
+    set_row(context, document_id, merged_path=write_output(context, document_id, "# Title\n"))
+    answer = api.get(f"{DOCUMENTS}/{document_id}/markdown")
     assert answer.text == "# Title\n"
     assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
     assert answer.headers["content-disposition"].startswith("attachment;")
@@ -183,17 +183,17 @@ def test_the_result_as_one_archive(api: TestClient, context: Context) -> None:
     answer = api.get(f"{DOCUMENTS}/{document}/archive")
     assert answer.headers["content-type"] == "application/zip"
     assert answer.headers["content-disposition"] == "attachment; filename*=utf-8''bericht%20%C3%BCber.zip"
-    with zipfile.ZipFile(io.BytesIO(answer.content)) as found:
-        assert found.testzip() is None
-        assert found.namelist() == [
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == [
             "bericht über.md",
             "pictures/page-0001-1.png",
             "bericht über.manifest.json",
             "bericht über.json",
         ]
-        assert found.read("bericht über.md") == merged.read_bytes()
-        assert json.loads(found.read("bericht über.manifest.json"))["document"] == {"id": document}
-        assert [page["page"] for page in json.loads(found.read("bericht über.json"))["pages"]] == [1, 2]
+        assert archive.read("bericht über.md") == merged.read_bytes()
+        assert json.loads(archive.read("bericht über.manifest.json"))["document"] == {"id": document}
+        assert [page["page"] for page in json.loads(archive.read("bericht über.json"))["pages"]] == [1, 2]
 
 
 def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient, context: Context, pdf: Path) -> None:
@@ -224,25 +224,25 @@ def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient,
 
 
 def test_every_operation_of_the_command_line(api: TestClient, context: Context) -> None:
-    mine = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])}"
-    problem(api.post(f"{mine}/remerge"), 409, "incomplete")
-    problem(api.post(f"{mine}/pause"), 409, "illegal_state")
-    again = api.post(f"{mine}/retry-failed")
-    assert (again.status_code, again.json()["status"]) == (202, "PROCESSING")
-    assert again.headers["location"] == mine
-    assert api.post(f"{mine}/pause").json()["status"] == "PAUSED"
-    assert api.post(f"{mine}/resume").json()["status"] == "PROCESSING"
-    assert api.post(f"{mine}/cancel").json()["status"] == "CANCELLED"
-    assert api.post(f"{mine}/pages/1/retry", json={}).json()["status"] == "PROCESSING"
-    problem(api.post(f"{mine}/pages/1/attempts/7/promote"), 409, "illegal_state")
-    api.post(f"{mine}/cancel")
-    problem(api.post(f"{mine}/pages/1/attempts/7/promote"), 404, "unknown_attempt")
-    assert api.post(f"{mine}/remerge", json={"allow_partial": True}).status_code in {202, 409}
-    api.post(f"{mine}/cancel")
-    assert api.post(f"{mine}/retry", json={"fresh": True}).json()["status"] == "PENDING"
-    problem(api.post(f"{mine}/retry", json={"nonsense": True}), 422, "invalid")
-    assert api.delete(mine).status_code == 204
-    problem(api.delete(mine), 404, "unknown_document")
+    url = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])}"
+    problem(api.post(f"{url}/remerge"), 409, "incomplete")
+    problem(api.post(f"{url}/pause"), 409, "illegal_state")
+    retried = api.post(f"{url}/retry-failed")
+    assert (retried.status_code, retried.json()["status"]) == (202, "PROCESSING")
+    assert retried.headers["location"] == url
+    assert api.post(f"{url}/pause").json()["status"] == "PAUSED"
+    assert api.post(f"{url}/resume").json()["status"] == "PROCESSING"
+    assert api.post(f"{url}/cancel").json()["status"] == "CANCELLED"
+    assert api.post(f"{url}/pages/1/retry", json={}).json()["status"] == "PROCESSING"
+    problem(api.post(f"{url}/pages/1/attempts/7/promote"), 409, "illegal_state")
+    api.post(f"{url}/cancel")
+    problem(api.post(f"{url}/pages/1/attempts/7/promote"), 404, "unknown_attempt")
+    assert api.post(f"{url}/remerge", json={"allow_partial": True}).status_code in {202, 409}
+    api.post(f"{url}/cancel")
+    assert api.post(f"{url}/retry", json={"fresh": True}).json()["status"] == "PENDING"
+    problem(api.post(f"{url}/retry", json={"nonsense": True}), 422, "invalid")
+    assert api.delete(url).status_code == 204
+    problem(api.delete(url), 404, "unknown_document")
 
 
 def test_one_action_on_all_that_match(api: TestClient, context: Context) -> None:
@@ -254,7 +254,7 @@ def test_one_action_on_all_that_match(api: TestClient, context: Context) -> None
     problem(api.post(f"{acts}/explode", json={"ids": []}), 422, "invalid")
     paused = api.post(f"{acts}/pause", json={"filter": {}, "all_matching": True}).json()
     assert (paused["matched"], paused["done"], paused["next_cursor"]) == (4, 3, None)
-    assert [one["id"] for one in paused["skipped"]] == [done]
+    assert [skipped["id"] for skipped in paused["skipped"]] == [done]
     cancelled = api.post(f"{acts}/cancel", json={"filter": {"status": ["PAUSED"]}, "all_matching": True}).json()
     assert (cancelled["matched"], cancelled["done"]) == (3, 3)
     assert api.post(f"{acts}/delete", json={"ids": [*waiting, *waiting]}).json()["done"] == 3
@@ -277,15 +277,21 @@ def test_one_s_own_key_is_needed_for_an_upload_before_it_is_read(connect: Connec
 @pytest.mark.both_databases
 def test_pages_are_found_by_their_words(api: TestClient, context: Context) -> None:
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "source_path": "/home/me/a.pdf"}
-    made = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)
     assert api.get(f"{DOCUMENTS}/search", params={"q": "text"}).json() == {
         "hits": [],
         "any_word": False,
         "unindexed": 1,
     }
     FLOW.catch_up(context)
-    found = api.get(f"{DOCUMENTS}/search", params={"q": "text 2", "status": "COMPLETED", "name": "report"}).json()
-    hit = {"document_id": made, "filename": "report.pdf", "page": 2, "page_source": 2, "passage": "text of page 2"}
-    assert found == {"hits": [hit], "any_word": False, "unindexed": 0}
+    result = api.get(f"{DOCUMENTS}/search", params={"q": "text 2", "status": "COMPLETED", "name": "report"}).json()
+    hit = {
+        "document_id": document_id,
+        "filename": "report.pdf",
+        "page": 2,
+        "page_source": 2,
+        "passage": "text of page 2",
+    }
+    assert result == {"hits": [hit], "any_word": False, "unindexed": 0}
     problem(api.get(f"{DOCUMENTS}/search", params={"q": ""}), 422, "invalid")
     problem(api.get(f"{DOCUMENTS}/search", params={"q": " "}), 422, "empty_query")

@@ -42,24 +42,28 @@ def settings_env() -> dict[str, str]:
 def test_what_is_kept_is_listed_newest_first_by_flow_type_and_subject(context: Context, connect: Connect) -> None:
     api, log = connect(), "/api/v1/events/log"
     assert api.get(log).json() == {"items": [], "next_cursor": None}
-    one, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
-    for document_id, event in ((one, DocumentEvent.PAUSE), (other, DocumentEvent.PAUSE), (one, DocumentEvent.CANCEL)):
-        mine = DOCUMENTS.c.id == document_id
-        context.db.run(lambda session, mine=mine, event=event: DOCUMENT.move(session, DOCUMENTS, event, mine))
+    first_id, second_id = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
+    for document_id, event in (
+        (first_id, DocumentEvent.PAUSE),
+        (second_id, DocumentEvent.PAUSE),
+        (first_id, DocumentEvent.CANCEL),
+    ):
+        where = DOCUMENTS.c.id == document_id
+        context.db.run(lambda session, where=where, event=event: DOCUMENT.move(session, DOCUMENTS, event, where))
 
     def listed(**query: Any) -> list[int]:
-        return [found["seq"] for found in api.get(log, params=query).json()["items"]]
+        return [entry["seq"] for entry in api.get(log, params=query).json()["items"]]
 
     first = api.get(log, params={"limit": 2}).json()
-    assert [found["seq"] for found in first["items"]] == [3, 2]
+    assert [entry["seq"] for entry in first["items"]] == [3, 2]
     assert listed(limit=2, cursor=first["next_cursor"]) == [1]
     assert listed(type="document.paused") == [2, 1]
     assert listed(type=["document.cancelled", "music_run.*"]) == [3]
     assert listed(type="document.*") == listed(flow="documents") == [3, 2, 1]
     assert listed(flow="music") == []
-    assert listed(scope=one) == [3, 1]
+    assert listed(scope=first_id) == [3, 1]
     assert api.get(f"{log}/3").json() == first["items"][0]
-    assert first["items"][0]["id"] == one
+    assert first["items"][0]["id"] == first_id
     assert api.get(f"{log}/4").json()["code"] == "unknown_event"
     assert api.get(log, params={"type": "document.%"}).status_code == 422
 
@@ -99,14 +103,14 @@ class Server:
 
 
 def _messages(lines: Iterator[str]) -> Iterator[Message]:
-    found: Message = {}
+    message: Message = {}
     for line in lines:
         if not line:
-            yield {**found, "data": json.loads(found["data"]) if "data" in found else None}
-            found = {}
+            yield {**message, "data": json.loads(message["data"]) if "data" in message else None}
+            message = {}
             continue
         name, _, value = line.partition(":")
-        found[name or "comment"] = value.removeprefix(" ")
+        message[name or "comment"] = value.removeprefix(" ")
 
 
 @pytest.fixture
@@ -123,11 +127,11 @@ def change(context: Context, event: DocumentEvent = DocumentEvent.PAUSE) -> str:
 
 def take(messages: Iterator[Message], count: int) -> list[Message]:
     """So many that have data; progress does not count."""
-    found: list[Message] = []
-    while len(found) < count:
+    taken: list[Message] = []
+    while len(taken) < count:
         message = next(messages)
-        found += [message] if message["data"] is not None and message["event"] != "progress" else []
-    return found
+        taken += [message] if message["data"] is not None and message["event"] != "progress" else []
+    return taken
 
 
 def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
@@ -138,11 +142,11 @@ def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
         change(context)
     with server.stream(after=2) as messages, ThreadPoolExecutor(1) as pool:
         writing = pool.submit(lambda: [change(context) for _ in range(20)])
-        found = take(messages, 28)
+        events = take(messages, 28)
         writing.result()
-    assert [int(one["id"]) for one in found] == list(range(3, 31))
-    assert {one["event"] for one in found} == {"document.paused"}
-    assert found[0]["data"]["status"] == "paused"
+    assert [int(event["id"]) for event in events] == list(range(3, 31))
+    assert {event["event"] for event in events} == {"document.paused"}
+    assert events[0]["data"]["status"] == "paused"
     with server.stream(headers={"last-event-id": "29"}, after=1) as messages:
         assert take(messages, 1)[0]["id"] == "30"
 
@@ -153,14 +157,16 @@ def test_without_a_number_a_stream_begins_now_and_only_what_is_wanted_comes(cont
         next(messages)
         change(context)
         cancelled = change(context, DocumentEvent.CANCEL)
-        (one,) = take(messages, 1)
-        assert (one["event"], one["data"]["id"], one["id"]) == ("document.cancelled", cancelled, "3")
+        (message,) = take(messages, 1)
+        assert (message["event"], message["data"]["id"], message["id"]) == ("document.cancelled", cancelled, "3")
         progress.publish(context.redis, "music", "run", run="r")
         progress.publish(context.redis, "documents", "document", document=cancelled, progress=40)
-        moved = []
-        while not moved or moved[-1]["data"].get("progress") != "40":
-            moved += [one for one in [next(messages)] if one["data"] is not None]
-    assert {(one["event"], one["data"]["flow"], "id" in one) for one in moved} == {("progress", "documents", False)}
+        progress_messages = []
+        while not progress_messages or progress_messages[-1]["data"].get("progress") != "40":
+            progress_messages += [message for message in [next(messages)] if message["data"] is not None]
+    assert {(message["event"], message["data"]["flow"], "id" in message) for message in progress_messages} == {
+        ("progress", "documents", False)
+    }
 
 
 def test_only_events_about_one_row_if_it_is_named(context: Context, server: Server) -> None:
@@ -206,7 +212,7 @@ def test_what_a_stream_is_behind_is_read_from_the_database(
     with server.stream(after=0) as messages:
         for _ in range(30):
             change(context)
-        assert [int(one["id"]) for one in take(messages, 30)] == list(range(1, 31))
+        assert [int(event["id"]) for event in take(messages, 30)] == list(range(1, 31))
 
 
 def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: Context, server: Server) -> None:
@@ -214,8 +220,8 @@ def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: C
         with httpx2.Client(timeout=30) as client, client.stream("GET", server.url) as got:
             return got.status_code == 429
 
-    with server.stream() as one, server.stream() as two:
-        next(one), next(two)
+    with server.stream() as first, server.stream() as second:
+        next(first), next(second)
         assert refused()
     wait_until(lambda: not refused(), 60, "closed streams do not count")
 
@@ -228,7 +234,7 @@ def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(
         assert [next(messages)["comment"] for _ in range(3)] == ["events", "still here", "still here"]
         server.end()
         rest = list(messages)
-    assert all(one["data"] is None for one in rest)
+    assert all(message["data"] is None for message in rest)
 
 
 @pytest.mark.parametrize(

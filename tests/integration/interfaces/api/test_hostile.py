@@ -71,7 +71,7 @@ def cursor(text: str) -> str:
 @pytest.mark.both_databases
 def test_no_list_stumbles_over_its_cursor(api: TestClient, context: Context) -> None:
     def has_cursor(operation: dict[str, Any]) -> bool:
-        return any(one["name"] == "cursor" for one in operation.get("parameters", []))
+        return any(parameter["name"] == "cursor" for parameter in operation.get("parameters", []))
 
     lists = [at(path, context) for _, path, operation in operations(api) if has_cursor(operation)]
     assert len(lists) >= 6
@@ -101,8 +101,8 @@ def test_an_origin_that_is_none_is_foreign(api: TestClient, origin: str) -> None
 
 
 def test_nobody_gets_the_answer_to_a_request_of_another_key(connect: Connect, context: Context) -> None:
-    mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
-    once, path = {"idempotency-key": "guessed"}, f"{DOCUMENTS}/{mine}/retry-failed"
+    document_id = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
+    once, path = {"idempotency-key": "guessed"}, f"{DOCUMENTS}/{document_id}/retry-failed"
     owner, other, reader = connect(Scope.WRITE), connect(Scope.WRITE), connect(Scope.READ)
     assert owner.post(path, headers=once).status_code == 202
     assert owner.post(path, headers=once).headers["idempotency-replayed"] == "true"
@@ -122,12 +122,12 @@ def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(conte
         before = [pool.submit(ask, number) for number in range(6)]
         api_keys.revoke(context, key.id)
         after = [pool.submit(ask, number) for number in range(6)]
-    assert {one.result() for one in before} <= {200, 401}
-    assert {one.result() for one in after} == {401}
+    assert {status.result() for status in before} <= {200, 401}
+    assert {status.result() for status in after} == {401}
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
+    ("sent", "stored"),
     [
         ("../../etc/passwd", "passwd"),
         ("C:\\windows\\x.pdf", "x.pdf"),
@@ -138,8 +138,8 @@ def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(conte
         ("x" * 5000, "x" * 200),
     ],
 )
-def test_a_name_is_no_path_and_no_header(api: TestClient, tmp_path: Path, sent: str, kept: str) -> None:
+def test_a_name_is_no_path_and_no_header(api: TestClient, tmp_path: Path, sent: str, stored: str) -> None:
     content = text_pdf(tmp_path / "report.pdf", [["text"]]).read_bytes()
     headers = {"content-type": "application/pdf", "x-filename": quote(sent)}
     answer = api.post(DOCUMENTS, params={"fresh": "true"}, content=content, headers=headers)
-    assert (answer.status_code, answer.json()["filename"]) == (202, kept)
+    assert (answer.status_code, answer.json()["filename"]) == (202, stored)

@@ -46,10 +46,10 @@ def test_an_upload_is_recognised_by_what_it_holds(api: TestClient, tmp_path: Pat
 
 
 def test_an_error_leaves_the_key_free(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED])
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED])
     key = {"idempotency-key": "later"}
-    problem(api.post(f"{DOCUMENTS}/{mine}/resume", headers=key), 409, "illegal_state")
-    assert api.post(f"{DOCUMENTS}/{mine}/cancel", headers=key).status_code == 200
+    problem(api.post(f"{DOCUMENTS}/{document_id}/resume", headers=key), 409, "illegal_state")
+    assert api.post(f"{DOCUMENTS}/{document_id}/cancel", headers=key).status_code == 200
 
 
 def test_of_those_that_come_at_once_one_runs_and_the_others_are_told(context: Context) -> None:
@@ -68,15 +68,15 @@ def test_a_key_is_free_again_when_its_process_is_gone_and_when_it_expires(contex
     assert isinstance(lost, Begun)
     with context.db.transaction() as session:
         session.execute(update(REQUESTS).values(running_until=context.db.now() - DAY))
-    found = begin(context)
-    assert isinstance(found, Begun)
+    second = begin(context)
+    assert isinstance(second, Begun)
     idempotency.settle(context, lost, Answer(200, json.dumps([]), b"late"))  # a request without its claim is silent
     with pytest.raises(StillRunning):
         begin(context)
-    idempotency.settle(context, found, Answer(200, json.dumps([]), b"kept"))
-    kept = begin(context)
-    assert isinstance(kept, Answer)
-    assert kept.body == b"kept"
+    idempotency.settle(context, second, Answer(200, json.dumps([]), b"kept"))
+    answer = begin(context)
+    assert isinstance(answer, Answer)
+    assert answer.body == b"kept"
     with pytest.raises(AnotherRequest):
         begin(context, "g" * 64)
     with context.db.transaction() as session:

@@ -30,15 +30,15 @@ def state(context: Context) -> NodeStateDriver:
 
 
 def test_tokens_are_made_once_listed_and_revoked(api: TestClient, context: Context) -> None:
-    made = api.post(f"{NODES}/tokens", json={"name": "rack 3", "node_id": "rack-3", "expires_days": 90})
-    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
-    token, secret = made.json()["token"], made.json()["secret"]
-    found = tokens.authenticate(context, secret, TokenKind.NODE)
-    assert found is not None
-    assert (found.id, found.node_id) == (token["id"], "rack-3")
-    assert found.expires_at is not None
+    created = api.post(f"{NODES}/tokens", json={"name": "rack 3", "node_id": "rack-3", "expires_days": 90})
+    assert (created.status_code, created.headers["cache-control"]) == (201, "no-store")
+    token, secret = created.json()["token"], created.json()["secret"]
+    authenticated = tokens.authenticate(context, secret, TokenKind.NODE)
+    assert authenticated is not None
+    assert (authenticated.id, authenticated.node_id) == (token["id"], "rack-3")
+    assert authenticated.expires_at is not None
     listed = api.get(f"{NODES}/tokens")
-    assert [one["name"] for one in listed.json()["items"]] == ["rack 3"]
+    assert [item["name"] for item in listed.json()["items"]] == ["rack 3"]
     assert secret not in listed.text
     assert api.post(f"{NODES}/tokens/{token['id']}/revoke").json()["revoked_at"]
     assert tokens.authenticate(context, secret) is None
@@ -53,10 +53,10 @@ def test_nodes_are_shown_drained_and_revoked(api: TestClient, state: NodeStateDr
     assert node["offers"] == [{"capability": "text", "models": ["m"]}]
     assert api.get(f"{NODES}/n").json()["jobs"] == ["job"]
     assert api.post(f"{NODES}/n/drain", json={"reason": "painting"}).status_code == 202
-    assert [one.body["reason"] for one in state.messages("a")] == ["painting"]
+    assert [message.body["reason"] for message in state.messages("a")] == ["painting"]
     revoked = api.post(f"{NODES}/n/revoke").json()
     assert (revoked["was_connected"], revoked["tokens"], revoked["shared_token"]["name"]) == (True, [], "desk")
-    assert [one.kind for one in state.messages("a")] == ["close_node"]
+    assert [message.kind for message in state.messages("a")] == ["close_node"]
     for answer in (api.get(f"{NODES}/x"), api.post(f"{NODES}/x/drain"), api.post(f"{NODES}/x/revoke")):
         problem(answer, 404, "unknown_node")
 
@@ -78,7 +78,7 @@ def test_jobs_are_listed_and_cancelled(api: TestClient, state: NodeStateDriver) 
     problem(api.get(JOBS, params={"state": "EATEN"}), 422, "invalid")
     assert api.get(f"{JOBS}/job").json() == job
     assert api.post(f"{JOBS}/job/cancel").status_code == 202
-    assert [one.kind for one in state.messages("a")] == ["cancel_job"]
+    assert [message.kind for message in state.messages("a")] == ["cancel_job"]
     problem(api.post(f"{JOBS}/nothing/cancel"), 404, "unknown_job")
 
 
@@ -86,15 +86,22 @@ def test_dead_letters_are_replayed_and_dropped(api: TestClient, state: NodeState
     for number in ("one", "two"):
         state.dead_letter("a", "assign", job_id=number)
     service.tend(context)
-    letters = {one["body"]["job_id"]: f"{DLQ}/a/{one['id']}" for one in api.get(DLQ).json()["items"]}
+    letters = {letter["body"]["job_id"]: f"{DLQ}/a/{letter['id']}" for letter in api.get(DLQ).json()["items"]}
     assert api.get(f"{PREFIX}/gateway").json()["dead_letters"] == 2
     assert api.post(f"{letters['one']}/replay").status_code == 204
     assert api.delete(letters["two"]).status_code == 204
-    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    assert [letter.body for letter in state.messages("a")] == [{"job_id": "one"}]
     problem(api.delete(letters["two"]), 404, "unknown_letter")
 
 
 def test_the_gateway_is_told_as_a_whole(api: TestClient, state: NodeStateDriver) -> None:
-    found = api.get(f"{PREFIX}/gateway").json()
-    assert [(one["instance_id"], one["alive"], one["sessions"]) for one in found["instances"]] == [("a", True, 1)]
-    assert (found["nodes"]["connected"], found["slots"], found["used"], found["jobs"]["DISPATCHED"]) == (1, 2, 1, 1)
+    gateway = api.get(f"{PREFIX}/gateway").json()
+    assert [
+        (instance["instance_id"], instance["alive"], instance["sessions"]) for instance in gateway["instances"]
+    ] == [("a", True, 1)]
+    assert (gateway["nodes"]["connected"], gateway["slots"], gateway["used"], gateway["jobs"]["DISPATCHED"]) == (
+        1,
+        2,
+        1,
+        1,
+    )

@@ -10,9 +10,9 @@ KEYS = f"{PREFIX}/keys"
 
 
 def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> None:
-    made = api.post(KEYS, json={"name": "laptop", "scope": "read", "expires_days": 90})
-    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
-    key, secret = made.json()["key"], made.json()["secret"]
+    created = api.post(KEYS, json={"name": "laptop", "scope": "read", "expires_days": 90})
+    assert (created.status_code, created.headers["cache-control"]) == (201, "no-store")
+    key, secret = created.json()["key"], created.json()["secret"]
     assert (key["name"], key["scope"], key["revoked_at"]) == ("laptop", "read", None)
     assert key["expires_at"] > key["created_at"]
     bearer = {"authorization": f"Bearer {secret}"}
@@ -20,7 +20,7 @@ def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> No
     assert away.get(f"{PREFIX}/documents", headers=bearer).status_code == 200
     problem(away.post(KEYS, headers=bearer, json={"name": "more"}), 403, "forbidden")
     listed = api.get(KEYS)
-    assert [one["id"] for one in listed.json()["items"]] == [key["id"]]
+    assert [item["id"] for item in listed.json()["items"]] == [key["id"]]
     assert listed.json()["items"][0]["last_used_at"]
     assert secret not in listed.text
     ended = api.post(f"{KEYS}/{key['id']}/revoke").json()

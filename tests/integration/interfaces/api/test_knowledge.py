@@ -27,25 +27,25 @@ def upload(api: TestClient, base: str, *names: str, **fields: str) -> Any:
 
 
 def test_bases_are_made_listed_edited_and_deleted(api: TestClient) -> None:
-    made = api.post(f"/api/v1{BASES}", json={"name": "manuals", "chunkTokens": 256})
-    assert made.status_code == 201, made.text
-    assert made.headers["location"] == f"/api/v1{BASES}/{made.json()['id']}"
-    assert (made.json()["chunkTokens"], made.json()["provider"], made.json()["items"]) == (256, "local", {})
+    created = api.post(f"/api/v1{BASES}", json={"name": "manuals", "chunkTokens": 256})
+    assert created.status_code == 201, created.text
+    assert created.headers["location"] == f"/api/v1{BASES}/{created.json()['id']}"
+    assert (created.json()["chunkTokens"], created.json()["provider"], created.json()["items"]) == (256, "local", {})
     problem(api.post(BASES, json={"name": "manuals"}), 409, "exists")
     problem(api.post(BASES, json={"name": "x", "path": "/etc"}), 422, "invalid")
     problem(api.post(BASES, json={"name": "x", "provider": "nobody"}), 422, "unknown_provider")
     second = api.post(BASES, json={"name": "zebras"}).json()
     page = api.get(BASES, params={"limit": 1}).json()
     rest = api.get(BASES, params={"cursor": page["next_cursor"]}).json()
-    assert [one["name"] for one in [*page["items"], *rest["items"]]] == ["manuals", "zebras"]
-    assert [one["id"] for one in api.get(BASES, params={"q": "ZEB"}).json()["items"]] == [second["id"]]
+    assert [item["name"] for item in [*page["items"], *rest["items"]]] == ["manuals", "zebras"]
+    assert [item["id"] for item in api.get(BASES, params={"q": "ZEB"}).json()["items"]] == [second["id"]]
     at = f"{BASES}/{second['id']}"
     assert api.patch(at, json={"name": "horses", "description": "with stripes"}).json()["name"] == "horses"
     assert api.get(at).json()["description"] == "with stripes"
-    gone = api.delete(at)
-    assert (gone.status_code, gone.json()["deleting"]) == (202, True)
+    deleted = api.delete(at)
+    assert (deleted.status_code, deleted.json()["deleting"]) == (202, True)
     problem(api.get(at), 404, "unknown_base")
-    assert sorted(one["deleting"] for one in api.get(BASES).json()["items"]) == [False, True]
+    assert sorted(item["deleting"] for item in api.get(BASES).json()["items"]) == [False, True]
 
 
 def test_an_item_has_the_shape_of_the_design(api: TestClient, base: str) -> None:
@@ -72,24 +72,24 @@ def test_a_hundred_files_of_a_folder_are_added_at_once_and_the_same_ones_recogni
     added = upload(api, base, *names, groupName="docs")
     assert added.status_code == 202, added.text
     created = added.json()["created"]
-    assert [one["name"] for one in created] == names
-    groups = {(one["type"], one["groupName"], one["groupId"]) for one in created}
+    assert [item["name"] for item in created] == names
+    groups = {(item["type"], item["groupName"], item["groupId"]) for item in created}
     assert len(groups) == 1
     group = created[0]["groupId"]
     file = {"name": "page0.md", "size": len("text of page0.md")}
     assert created[0]["data"] == {"groupId": group, "groupName": "docs", "file": file}
-    again = upload(api, base, "page0.md", "../../new.md", groupName="docs").json()
-    assert [(one["name"], one["groupId"]) for one in again["created"]] == [("new.md", group)]
-    assert [(one["path"], one["code"], one["itemId"]) for one in again["failed"]] == [
+    second = upload(api, base, "page0.md", "../../new.md", groupName="docs").json()
+    assert [(item["name"], item["groupId"]) for item in second["created"]] == [("new.md", group)]
+    assert [(item["path"], item["code"], item["itemId"]) for item in second["failed"]] == [
         ("page0.md", "duplicate", created[0]["id"])
     ]
     walked, cursor = [], None
     while True:
         page = api.get(f"{BASES}/{base}/items", params={"limit": 60, "groupId": group, "cursor": cursor or ""}).json()
-        walked += [one["id"] for one in page["items"]]
+        walked += [item["id"] for item in page["items"]]
         if not (cursor := page["next_cursor"]):
             break
-    assert walked == [one["id"] for one in created + again["created"]]
+    assert walked == [item["id"] for item in created + second["created"]]
     uploads = context.settings.upload_dir
     assert not [path for path in uploads.iterdir() if path.name.startswith("incoming-")]
 
@@ -112,9 +112,12 @@ def test_a_batch_succeeds_in_part_and_paths_are_never_read(api: TestClient, base
         },
     )
     assert mixed.status_code == 202, mixed.text
-    assert [(one["type"], one["name"]) for one in mixed.json()["created"]] == [("note", "Keys.md"), ("sitemap", "site")]
-    assert sorted(one["code"] for one in mixed.json()["failed"]) == ["bad_url", "bad_url", "upload", "upload"]
-    assert "multipart/form-data" in next(one["error"] for one in mixed.json()["failed"] if one["code"] == "upload")
+    assert [(item["type"], item["name"]) for item in mixed.json()["created"]] == [
+        ("note", "Keys.md"),
+        ("sitemap", "site"),
+    ]
+    assert sorted(item["code"] for item in mixed.json()["failed"]) == ["bad_url", "bad_url", "upload", "upload"]
+    assert "multipart/form-data" in next(item["error"] for item in mixed.json()["failed"] if item["code"] == "upload")
     refused = api.post(at, json=[{"type": "file", "path": str(secret)}])
     problem(refused, 422, "upload")
     assert (refused.json()["created"], len(refused.json()["failed"])) == ([], 1)
@@ -137,7 +140,7 @@ class TestFullQueue:
     def test_what_has_no_room_is_told_and_nothing_at_all_is_503(self, api: TestClient, base: str) -> None:
         notes = [{"type": "note", "content": f"note {number}"} for number in range(4)]
         added = api.post(f"{BASES}/{base}/items", json=notes).json()
-        assert [one["code"] for one in added["failed"]] == ["queue_full", "queue_full"]
+        assert [failure["code"] for failure in added["failed"]] == ["queue_full", "queue_full"]
         api.post(f"{BASES}/{base}/items", json=notes)  # the number of items that have started
         full = api.post(f"{BASES}/{base}/items", json={"items": [{"type": "note", "content": "one more"}]})
         problem(full, 503, "queue_full")
@@ -153,12 +156,16 @@ def test_progress_and_deletion_are_merged_as_the_design_says(api: TestClient, co
 
     assert (progress(done), progress(failed), progress(failed, includeProgress="false")) == (100, 72, None)
     listed = api.get(f"{BASES}/{base}/items", params={"includeProgress": "false"}).json()["items"]
-    assert [one["progress"] for one in listed] == [None, None]
-    again = api.post(f"{ITEM}/{failed}/reprocess")
-    assert (again.status_code, again.json()["progress"], again.json()["status"]) == (202, 0, "pending")
-    assert again.json()["error"] is None
-    gone = api.delete(f"{ITEM}/{done}")
-    assert (gone.status_code, gone.json()["deleting"], gone.json()["progress"]) == (202, True, None)
+    assert [item["progress"] for item in listed] == [None, None]
+    reprocessed = api.post(f"{ITEM}/{failed}/reprocess")
+    assert (reprocessed.status_code, reprocessed.json()["progress"], reprocessed.json()["status"]) == (
+        202,
+        0,
+        "pending",
+    )
+    assert reprocessed.json()["error"] is None
+    deleted = api.delete(f"{ITEM}/{done}")
+    assert (deleted.status_code, deleted.json()["deleting"], deleted.json()["progress"]) == (202, True, None)
     assert api.get(f"{ITEM}/{done}").json()["deleting"] is True
     assert api.delete(f"{ITEM}/{done}").status_code == 202
     problem(api.post(f"{ITEM}/{done}/reprocess"), 404, "unknown_item")
@@ -179,8 +186,8 @@ def test_waiting_ends_with_the_item(api: TestClient, context: Context, base: str
 def test_queue_tells_orphans_which_are_recovered_or_given_up(api: TestClient, context: Context, base: str) -> None:
     stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now())
     line = add_item(context, base, position=2)
-    standing = api.get(f"{ITEM}/{line}", params={"includeStanding": "true"}).json()["standing"]
-    assert (standing["activity"], standing["place"]) == ("stalled", 1)
+    in_line = api.get(f"{ITEM}/{line}", params={"includeStanding": "true"}).json()["standing"]
+    assert (in_line["activity"], in_line["place"]) == ("stalled", 1)
     assert api.get(f"{BASES}/{base}/queue").json() == {
         "baseId": base,
         "queueSize": 1,
@@ -207,7 +214,7 @@ def test_many_items_are_acted_on_at_once(api: TestClient, context: Context, base
     assert (done["matched"], done["done"], done["skipped"]) == (3, 3, [])
     assert api.post(f"{at}/reprocess", json=everything).json()["matched"] == 0
     named = api.post(f"{at}/cancel", json={"ids": [failed[0], failed[0], "0123"]}).json()
-    assert (named["matched"], named["done"], [one["id"] for one in named["skipped"]]) == (2, 1, ["0123"])
+    assert (named["matched"], named["done"], [skipped["id"] for skipped in named["skipped"]]) == (2, 1, ["0123"])
     assert api.post(f"{at}/delete", json={"all_matching": True}).json()["done"] == 3
     problem(api.post(f"{at}/delete", json={}), 422, "invalid")
 
@@ -215,11 +222,11 @@ def test_many_items_are_acted_on_at_once(api: TestClient, context: Context, base
 def test_search_and_chunks_of_bases_without_text_are_empty(api: TestClient, context: Context, base: str) -> None:
     item = add_item(context, base, ItemStatus.COMPLETED, progress=100)
     assert api.get(f"{ITEM}/{item}/chunks").json() == {"items": [], "next_cursor": None}
-    asked = {"query": "filter", "types": ["note"], "since": "2026-01-01T00:00:00Z"}
-    assert api.post(f"{BASES}/{base}/search", json=asked).json()["hits"] == []
+    query = {"query": "filter", "types": ["note"], "since": "2026-01-01T00:00:00Z"}
+    assert api.post(f"{BASES}/{base}/search", json=query).json()["hits"] == []
     for where in ({}, {"baseIds": [base]}):
-        assert api.post("/knowledge-search", json={**asked, **where}).json()["hits"] == []
-    problem(api.post(f"{BASES}/0123/search", json=asked), 404, "unknown_base")
+        assert api.post("/knowledge-search", json={**query, **where}).json()["hits"] == []
+    problem(api.post(f"{BASES}/0123/search", json=query), 404, "unknown_base")
     problem(api.post(f"{BASES}/{base}/search", json={"query": "x", "baseIds": []}), 422, "invalid")
     problem(api.post(f"{BASES}/{base}/search", json={"query": " "}), 422, "empty_query")
 
@@ -231,13 +238,13 @@ def test_items_are_found_by_words_of_their_names(api: TestClient, context: Conte
     titled = add_item(context, base, name="a.pdf", title="PUMPS")
     items = f"{BASES}/{base}/items"
 
-    def found(**which: str) -> list[str]:
-        return [one["id"] for one in api.get(items, params=which).json()["items"]]
+    def matches(**which: str) -> list[str]:
+        return [item["id"] for item in api.get(items, params=which).json()["items"]]
 
-    assert sorted(found(q="pump")) == sorted([pump, titled])
-    assert found(q="pump", status="failed") == [pump]
-    assert len(found(q="%")) == 1
-    assert found(q="_") == []
+    assert sorted(matches(q="pump")) == sorted([pump, titled])
+    assert matches(q="pump", status="failed") == [pump]
+    assert len(matches(q="%")) == 1
+    assert matches(q="_") == []
     chosen = {"filter": {"q": "pump", "status": ["failed"]}, "all_matching": True}
     assert api.post(f"{items}/actions/delete", json=chosen).json()["matched"] == 1
 

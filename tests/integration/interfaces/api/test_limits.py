@@ -71,8 +71,8 @@ class TestNames:
         problem(api.get(DOCUMENTS, headers=frame), 403, "bad_origin")
 
     def test_nothing_is_said_to_pages_of_other_origins(self, api: TestClient) -> None:
-        asked = {"origin": "https://other.example.org", "access-control-request-method": "POST"}
-        for answer in (api.options(DOCUMENTS, headers=asked), api.get(DOCUMENTS, headers=asked)):
+        preflight = {"origin": "https://other.example.org", "access-control-request-method": "POST"}
+        for answer in (api.options(DOCUMENTS, headers=preflight), api.get(DOCUMENTS, headers=preflight)):
             assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
@@ -151,12 +151,12 @@ class TestQuotas:
         return {"PENSTOCK_API__REQUESTS_PER_MIN": "5", "PENSTOCK_API__UPLOAD_MB_PER_HOUR": "3"}
 
     def test_each_key_has_its_own(self, connect: Connect) -> None:
-        one, other = connect(Scope.READ), connect(Scope.READ)
-        assert [one.get(DOCUMENTS).status_code for _ in range(5)] == [200] * 5
-        refused = one.get(DOCUMENTS)
+        first, second = connect(Scope.READ), connect(Scope.READ)
+        assert [first.get(DOCUMENTS).status_code for _ in range(5)] == [200] * 5
+        refused = first.get(DOCUMENTS)
         problem(refused, 429, "too_many_requests")
         assert 1 <= int(refused.headers["retry-after"]) <= 13
-        assert other.get(DOCUMENTS).status_code == 200
+        assert second.get(DOCUMENTS).status_code == 200
 
     def test_uploads_are_counted_while_they_come(self, connect: Connect, context: Context) -> None:
         client = connect(Scope.WRITE)
@@ -181,8 +181,8 @@ class TestQuotas:
         try:
             answer = client.post(DOCUMENTS, files={"file": ("a.pdf", pdf_bytes([Sheet()]))})
             assert answer.status_code == 202
-            kept = [client.get(DOCUMENTS).json() for _ in range(8)]
-            assert [page["items"][0]["id"] for page in kept] == [answer.json()["id"]] * 8
+            pages = [client.get(DOCUMENTS).json() for _ in range(8)]
+            assert [page["items"][0]["id"] for page in pages] == [answer.json()["id"]] * 8
         finally:
             redis_server.limit_memory(0)
 
@@ -250,7 +250,7 @@ def test_the_first_name_that_is_not_known_ends_the_validation(api: TestClient, p
     names = {f"n{number}": 1 for number in range(9_000)}
     answer = api.post(f"{DOCUMENTS}/actions/cancel", json={"filter": names} if place == "body.filter" else names)
     problem(answer, 422, "invalid")
-    assert [one["where"] for one in answer.json()["errors"]] == [f"{place}.n0"]
+    assert [error["where"] for error in answer.json()["errors"]] == [f"{place}.n0"]
 
 
 def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
@@ -281,9 +281,9 @@ def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
 def test_one_caller_does_not_take_all_memory_for_bodies() -> None:
     held = Held(most=16, each=4)
     held.add("a", 4)
-    with pytest.raises(Refused) as mine:
+    with pytest.raises(Refused) as own:
         held.add("a", 1)
-    assert mine.value.code == "too_many_requests"
+    assert own.value.code == "too_many_requests"
     held.release("a", 1)
     for caller in "bcd":
         held.add(caller, 4)
@@ -339,14 +339,14 @@ def test_while_the_database_is_away_callers_are_told_to_come_again(
 def test_the_openapi_document_describes_every_answer(api: TestClient) -> None:
     document = api.get("/openapi.json").json()
     assert "Problem" in document["components"]["schemas"]
-    operations = [(path, one) for path, methods in document["paths"].items() for one in methods.values()]
-    assert len({one["operationId"] for _, one in operations}) == len(operations)
-    for path, one in operations:
-        assert one["tags"], path
-        assert one.get("summary") or one.get("description"), path
+    operations = [(path, operation) for path, methods in document["paths"].items() for operation in methods.values()]
+    assert len({operation["operationId"] for _, operation in operations}) == len(operations)
+    for path, operation in operations:
+        assert operation["tags"], path
+        assert operation.get("summary") or operation.get("description"), path
         if path.startswith(DOCUMENTS):
-            assert {"401", "403", "422", "429", "503"} <= set(one["responses"]), path
-            assert one["security"], path
+            assert {"401", "403", "422", "429", "503"} <= set(operation["responses"]), path
+            assert operation["security"], path
     refused = api.patch(f"{DOCUMENTS}/0123456789abcdef")
     problem(refused, 405, "method_not_allowed")
     assert refused.headers["allow"] == "GET, DELETE"

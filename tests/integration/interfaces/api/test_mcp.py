@@ -52,20 +52,20 @@ class TestRights:
     def test_nobody_is_told_of_a_tool_that_is_not_offered(self, connect: Connect) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
-            told = message_of(post(client, "initialize", about))["result"]["instructions"]
-            told += refused(client, "nope")
-            told += "".join(
+            texts = message_of(post(client, "initialize", about))["result"]["instructions"]
+            texts += refused(client, "nope")
+            texts += "".join(
                 tool["name"] + tool["description"] + str(tool["inputSchema"]) for tool in tools(client).values()
             )
-            named = {name for name in READING | WRITING if re.search(rf"\b{name}\b", told)}
+            named = {name for name in READING | WRITING if re.search(rf"\b{name}\b", texts)}
             assert named == (READING | WRITING) - hidden
 
     def test_pages_to_convert_are_called_as_everywhere_and_as_before(self, connect: Connect) -> None:
         writer = connect(Scope.WRITE)
         assert "pages" in tools(writer)["convert_document"]["inputSchema"]["properties"]
         for name in ("pages", "page_range"):
-            said = refused(writer, "convert_document", url="https://example.com/a.pdf", **{name: "1-2"})
-            assert "PENSTOCK_API__FETCH" in said, "it is known"
+            message = refused(writer, "convert_document", url="https://example.com/a.pdf", **{name: "1-2"})
+            assert "PENSTOCK_API__FETCH" in message, "it is known"
 
     def test_a_key_has_its_scope(self, connect: Connect) -> None:
         assert set(tools(connect(Scope.READ))) == READING
@@ -224,8 +224,8 @@ class TestDocuments:
         document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])
         base = add_base(context)
         item = add_item(context, base, ItemStatus.FAILED, error="broken")
-        found = use(writer, "list_failures")["failures"]
-        assert {one["kind"]: (one["id"], one["pages"]) for one in found} == {
+        failures = use(writer, "list_failures")["failures"]
+        assert {failure["kind"]: (failure["id"], failure["pages"]) for failure in failures} == {
             "document": (document, [2]),
             "knowledge_item": (item, []),
         }
@@ -243,8 +243,8 @@ class TestDocuments:
 
         def test_private_addresses_are_not_fetched(self, writer: TestClient) -> None:
             with WebServer() as web:
-                said = refused(writer, "convert_document", url=f"http://127.0.0.1:{web.port}/a.pdf", wait_s=0)
-            assert "private" in said or "public" in said, said
+                message = refused(writer, "convert_document", url=f"http://127.0.0.1:{web.port}/a.pdf", wait_s=0)
+            assert "private" in message or "public" in message, message
 
     class TestSpending:
         @pytest.fixture
@@ -271,7 +271,7 @@ def test_what_was_on_the_screen_is_found_shown_and_fetched(api: TestClient, cont
     batch, shots = hand.batch(app="Firefox")
     [node] = hand.analyse(batch, [draft("Paying bills", [shots[0]])], {shots[0]: Evidence("Invoice 17 of March")})
     [hour] = use(api, "timeline")["items"]
-    assert [one["id"] for one in hour["nodes"]] == [node]
+    assert [entry["id"] for entry in hour["nodes"]] == [node]
     assert [hit["node"]["id"] for hit in use(api, "search_screenshots", query="invoice")["hits"]] == [node]
     results = use(api, "search", query="invoice")["results"]
     assert [result["id"] for result in results] == [f"node:{node}"]

@@ -13,10 +13,10 @@ SECRET = "6f6e6c792d796f7521"
 def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
     """(method, route, class of status) → how many."""
     return {
-        (one.labels["method"], one.labels["route"], one.labels["status"]): one.value
-        for of in text_string_to_metric_families(api.get("/metrics").text)
-        for one in of.samples
-        if one.name == "penstock_api_requests_total"
+        (sample.labels["method"], sample.labels["route"], sample.labels["status"]): sample.value
+        for family in text_string_to_metric_families(api.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == "penstock_api_requests_total"
     }
 
 
@@ -46,12 +46,12 @@ def test_requests_are_counted_by_route_and_nothing_that_callers_write_becomes_a_
     api.request(SECRET.upper(), "/healthz")
     api.get("/healthz")
     api.get("/healthz", headers={"host": "evil.example"})
-    found = requests(api)
-    assert found["GET", "/healthz", "2xx"] == 1
-    assert found["GET", "/api/v1/documents/{document_id}", "4xx"] == 1
+    counts = requests(api)
+    assert counts["GET", "/healthz", "2xx"] == 1
+    assert counts["GET", "/api/v1/documents/{document_id}", "4xx"] == 1
     # Refused by a layer around the routes, or by the router.
-    assert sum(count for (_, route, _), count in found.items() if route == "other") >= 2
-    assert {method for method, _, _ in found} <= {"GET", "other"}
+    assert sum(count for (_, route, _), count in counts.items() if route == "other") >= 2
+    assert {method for method, _, _ in counts} <= {"GET", "other"}
     text = api.get("/metrics").text
     assert SECRET not in text.lower()
     assert 'penstock_api_request_duration_seconds_count{method="GET",route="/healthz"} 1.0' in text

@@ -38,8 +38,8 @@ def settings_env(provider: ProviderServer, server: SubsonicServer) -> dict[str, 
     return services(provider.base_url, server.url)
 
 
-def titles(found: Any) -> list[str]:
-    return [song["title"] for song in found.json()["items"]]
+def titles(response: Any) -> list[str]:
+    return [song["title"] for song in response.json()["items"]]
 
 
 def paged(api: TestClient, path: str, key: str, limit: int) -> list[Any]:
@@ -71,11 +71,11 @@ def test_lists_are_paged_without_gaps_and_filtered(api: TestClient, context: Con
 
 def test_a_run_is_started_once_paused_resumed_and_stopped(api: TestClient, context: Context) -> None:
     add_songs(context, 3)
-    begun = api.post(f"{MUSIC}/runs", json={"mode": "metadata", "skip_sync": True, "limit": 2})
-    assert begun.status_code == 202
-    run = begun.json()
-    assert begun.headers["location"] == f"{MUSIC}/runs/{run['id']}"
-    assert begun.headers["retry-after"]
+    started = api.post(f"{MUSIC}/runs", json={"mode": "metadata", "skip_sync": True, "limit": 2})
+    assert started.status_code == 202
+    run = started.json()
+    assert started.headers["location"] == f"{MUSIC}/runs/{run['id']}"
+    assert started.headers["retry-after"]
     assert (run["mode"], run["song_limit"], run["outcome"]) == ("metadata", 2, None)
     assert run["id"] in problem(api.post(f"{MUSIC}/runs"), 409, "already_running")
     problem(api.post(f"{MUSIC}/resume"), 409, "illegal_state")
@@ -83,10 +83,10 @@ def test_a_run_is_started_once_paused_resumed_and_stopped(api: TestClient, conte
     waited = api.get(f"{MUSIC}/runs/{run['id']}", params={"wait": 30})
     assert waited.json()["status"] == "paused", "a paused run is not waited for"
     resumed = api.post(f"{MUSIC}/resume")
-    assert (resumed.status_code, resumed.headers["location"]) == (202, begun.headers["location"])
+    assert (resumed.status_code, resumed.headers["location"]) == (202, started.headers["location"])
     assert api.post(f"{MUSIC}/stop").json()["outcome"] == "stopped"
     problem(api.post(f"{MUSIC}/stop"), 409, "idle")
-    assert api.get(begun.headers["location"]).json()["outcome"] == "stopped"
+    assert api.get(started.headers["location"]).json()["outcome"] == "stopped"
 
 
 def test_status_sync_and_estimate_say_what_is_there(api: TestClient, provider: ProviderServer) -> None:
@@ -95,8 +95,8 @@ def test_status_sync_and_estimate_say_what_is_there(api: TestClient, provider: P
     assert api.get(f"{MUSIC}/status").json()["totalSongs"] == 0
     synced = api.post(f"{MUSIC}/sync").json()
     assert (synced["seen"], synced["added"], synced["complete"]) == (3, 3, True)
-    found = api.get(f"{MUSIC}/status").json()
-    assert (found["pendingSongs"], found["pipelineState"], found["run"]) == (3, "idle", None)
+    status = api.get(f"{MUSIC}/status").json()
+    assert (status["pendingSongs"], status["pipelineState"], status["run"]) == (3, "idle", None)
     assert not provider.records, "nothing was paid for"
 
 
@@ -113,9 +113,9 @@ def test_songs_are_found_by_mood_and_by_likeness(api: TestClient, context: Conte
     problem(api.get(f"{MUSIC}/songs/{first['id']}/similar"), 422, "no_vector")
     driver = Driver(context)
     driver.run(driver.start())
-    found = api.get(f"{MUSIC}/search", params={"q": "sound of song 2", "limit": 2}).json()
-    assert (len(found["matches"]), found["searched"], found["lexical"]) == (2, 4, True)
-    assert found["matches"][0]["song"]["title"] == "Song 2"
+    result = api.get(f"{MUSIC}/search", params={"q": "sound of song 2", "limit": 2}).json()
+    assert (len(result["matches"]), result["searched"], result["lexical"]) == (2, 4, True)
+    assert result["matches"][0]["song"]["title"] == "Song 2"
     like = api.get(f"{MUSIC}/songs/{first['id']}/similar", params={"limit": 3}).json()["matches"]
     assert first["id"] not in {match["song"]["id"] for match in like}
     song = api.get(f"{MUSIC}/songs/{first['id']}").json()
@@ -128,10 +128,10 @@ def test_figures_of_a_run_are_its_songs_batches_and_calls(api: TestClient, conte
     driver = Driver(context)
     run = driver.start(limit=10)
     driver.run(run)
-    found = api.get(f"{MUSIC}/runs/{run}/figures").json()
-    assert (found["songs"], found["batches"], found["delayed"]) == ({"COMPLETED": 10}, {"COMPLETED": 1}, 0)
-    assert (found["calls"], found["failed_calls"]) == (1, 0)
-    assert found["output_tokens"] > 0
+    figures = api.get(f"{MUSIC}/runs/{run}/figures").json()
+    assert (figures["songs"], figures["batches"], figures["delayed"]) == ({"COMPLETED": 10}, {"COMPLETED": 1}, 0)
+    assert (figures["calls"], figures["failed_calls"]) == (1, 0)
+    assert figures["output_tokens"] > 0
     assert api.get(f"{MUSIC}/status").json()["songsWithVector"] == 10
     assert len(titles(api.get(f"{MUSIC}/songs", params={"run_id": run}))) == 10
     assert titles(api.get(f"{MUSIC}/songs", params={"has_vector": False})) == ["Song 11", "Song 12"]

@@ -42,9 +42,9 @@ def test_external_loader_gets_a_text_for_each_page_once_the_document_is_ready(
     late = api.put("/process", content=pdf, headers=HEADERS)
     assert late.status_code == 504
     finish(context)
-    found = api.put("/process", content=pdf, headers=HEADERS).json()
-    assert [one["page_content"] for one in found] == ["text of page 1", "text of page 2"]
-    assert [(one["metadata"]["source"], one["metadata"]["page"]) for one in found] == [
+    pages = api.put("/process", content=pdf, headers=HEADERS).json()
+    assert [page["page_content"] for page in pages] == ["text of page 1", "text of page 2"]
+    assert [(page["metadata"]["source"], page["metadata"]["page"]) for page in pages] == [
         ("Über uns.pdf", 0),
         ("Über uns.pdf", 1),
     ]
@@ -74,9 +74,9 @@ def test_mineru_answers_with_the_markdown_of_each_file(api: TestClient, context:
     form = {"return_md": "true", "backend": "pipeline", "lang_list": "ch"}
     assert api.post("/file_parse", files=files, data=form).status_code == 504
     finish(context)
-    found = api.post("/file_parse", files=files, data=form).json()
-    assert (found["backend"], list(found["results"])) == ("penstock", ["a b"])
-    assert found["results"]["a b"]["md_content"] == "text of page 1\n\ntext of page 2"
+    result = api.post("/file_parse", files=files, data=form).json()
+    assert (result["backend"], list(result["results"])) == ("penstock", ["a b"])
+    assert result["results"]["a b"]["md_content"] == "text of page 1\n\ntext of page 2"
 
 
 def test_mineru_counts_pages_from_zero(api: TestClient, context: Context, pdf: bytes) -> None:

@@ -35,23 +35,23 @@ def settings_env() -> dict[str, str]:
 @pytest.fixture
 def changes(context: Context) -> Iterator[list[str]]:
     """Statements that change rows, except those that note the use of a credential."""
-    found: list[str] = []
+    statements: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if re.match(r"\s*(INSERT|UPDATE|DELETE)(?! api_(keys|sessions) SET last_used_at)", statement):
-            found.append(statement)
+            statements.append(statement)
 
     event.listen(context.db.engine, "before_cursor_execute", note)
-    yield found
+    yield statements
     event.remove(context.db.engine, "before_cursor_execute", note)
 
 
 @pytest.fixture
 def spending(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Who was about to spend."""
-    found: list[str] = []
-    monkeypatch.setattr(Quotas, "check_spending", lambda _, caller: found.append(caller))
-    return found
+    callers: list[str] = []
+    monkeypatch.setattr(Quotas, "check_spending", lambda _, caller: callers.append(caller))
+    return callers
 
 
 @pytest.mark.parametrize("has_session", [False, True], ids=["without a key", "with a session"])

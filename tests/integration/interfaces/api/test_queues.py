@@ -48,7 +48,7 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
 
 
 def test_a_breaker_is_opened_for_a_time_and_closed(api: TestClient) -> None:
-    assert [found["state"] for found in api.get(f"{PREFIX}/breakers").json()["items"]] == ["closed"]
+    assert [breaker["state"] for breaker in api.get(f"{PREFIX}/breakers").json()["items"]] == ["closed"]
     opened = api.post(f"{BREAKER}/open", json={"seconds": 300, "reason": "invoice unpaid"}).json()
     assert (opened["name"], opened["state"], opened["reason"]) == ("fake:vision", "open", "invoice unpaid")
     assert 290 < opened["left_s"] <= 300
@@ -79,14 +79,14 @@ def test_a_breakers_history_says_when_and_why_it_opened_and_closed(api: TestClie
 
 
 def test_a_live_setting_is_changed_and_returned_to_its_default(api: TestClient) -> None:
-    keys = [found["key"] for found in api.get(f"{PREFIX}/settings").json()["items"]]
+    keys = [setting["key"] for setting in api.get(f"{PREFIX}/settings").json()["items"]]
     assert LIMITS in keys
     assert api.put(SETTING, json={"value": "10/s"}).json()["value"] == "10/s"
     assert [limit["limit"] for limit in api.get(QUEUE).json()["limits"]] == ["10/s", "100/min"]
     assert api.put(f"{PREFIX}/settings/queue.vision.fake.concurrency", json={"value": 4}).json()["value"] == 4
-    found = api.delete(SETTING, params={"reason": "the rush is over"}).json()
-    assert (found["value"], found["is_default"], found["reason"]) == ("", True, "the rush is over")
-    assert api.get(SETTING).json() == found
+    setting = api.delete(SETTING, params={"reason": "the rush is over"}).json()
+    assert (setting["value"], setting["is_default"], setting["reason"]) == ("", True, "the rush is over")
+    assert api.get(SETTING).json() == setting
 
 
 def test_a_live_setting_says_who_changed_it_and_why_and_what_it_would_be_otherwise(connect: Connect) -> None:

@@ -60,8 +60,8 @@ def retry(client: TestClient, document_id: str) -> Any:
 
 
 def context_of(client: TestClient) -> Context:
-    found: Context = client.app.state.context  # type: ignore[attr-defined]
-    return found
+    state_context: Context = client.app.state.context  # type: ignore[attr-defined]
+    return state_context
 
 
 class TestMoney:
@@ -70,23 +70,23 @@ class TestMoney:
         return {"PENSTOCK_API__SPEND_PER_DAY": "1"}
 
     def test_each_key_has_its_own_and_who_asked_last_pays(self, connect: Connect, context: Context) -> None:
-        one, other = connect(KeyScope.WRITE), connect(KeyScope.WRITE)
-        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
-        paid(context, mine, 50)  # before the first request
-        assert retry(one, mine).status_code == 202
-        paid(context, mine, 0.75)
-        assert retry(one, mine).status_code == 202, "asking again forgets nothing"
-        paid(context, mine, 0.5)
-        refused = retry(one, mine)
+        first, second = connect(KeyScope.WRITE), connect(KeyScope.WRITE)
+        document_id = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
+        paid(context, document_id, 50)  # before the first request
+        assert retry(first, document_id).status_code == 202
+        paid(context, document_id, 0.75)
+        assert retry(first, document_id).status_code == 202, "asking again forgets nothing"
+        paid(context, document_id, 0.5)
+        refused = retry(first, document_id)
         detail = problem(refused, 429, "quota")
         assert "1.25" in detail
         tomorrow = datetime.now().astimezone().replace(hour=0, minute=0) + timedelta(days=1)
         assert f"before {tomorrow:%Y-%m-%d %H:%M} ({tomorrow:%Z}, the server's local time)" in detail
         assert 0 < int(refused.headers["retry-after"]) <= 86_400
-        problem(one.post(DOCUMENTS, files={"file": ("a.pdf", b"%PDF")}), 429, "quota")
-        assert retry(other, mine).status_code == 202
-        paid(context, mine, 0.5)
-        assert retry(other, mine).status_code == 202
+        problem(first.post(DOCUMENTS, files={"file": ("a.pdf", b"%PDF")}), 429, "quota")
+        assert retry(second, document_id).status_code == 202
+        paid(context, document_id, 0.5)
+        assert retry(second, document_id).status_code == 202
 
     def test_searches_and_frames_count(self, connect: Connect, context: Context) -> None:
         client = connect(KeyScope.WRITE)
@@ -109,13 +109,13 @@ class TestMoney:
 
     def test_the_cap_can_be_changed_while_it_runs(self, connect: Connect, context: Context) -> None:
         client = connect(KeyScope.ADMIN)
-        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
-        assert retry(client, mine).status_code == 202
-        paid(context, mine, 5)
-        problem(retry(client, mine), 429, "quota")
+        document_id = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
+        assert retry(client, document_id).status_code == 202
+        paid(context, document_id, 5)
+        problem(retry(client, document_id), 429, "quota")
         problem(client.put("/api/v1/settings/api.spend_per_day", json={"value": "-1"}), 422, "bad_value")
         assert client.put("/api/v1/settings/api.spend_per_day", json={"value": "9.5"}).status_code == 200
-        wait_until(lambda: retry(client, mine).status_code == 202, 60, "the new cap is in force")
+        wait_until(lambda: retry(client, document_id).status_code == 202, 60, "the new cap is in force")
 
 
 class TestMegabytes:
@@ -175,8 +175,8 @@ FREE = {
 """Endpoints that change something and never spend, or ask themselves whether they may."""
 
 
-def asks(dependant: Dependant, what: Any = may_spend) -> bool:
-    return dependant.call is what or any(asks(one, what) for one in dependant.dependencies)
+def asks(dependant: Dependant, check: Any = may_spend) -> bool:
+    return dependant.call is check or any(asks(child, check) for child in dependant.dependencies)
 
 
 def test_whatever_may_spend_asks_whether_it_may() -> None:
@@ -193,16 +193,16 @@ def test_whatever_may_spend_asks_whether_it_may() -> None:
 
 
 def test_nobody_keeps_all_others_away() -> None:
-    some = AtOnce(4, 3, "uploads")
+    uploads = AtOnce(4, 3, "uploads")
     with ExitStack() as held:
         for _ in range(3):
-            held.enter_context(some.one("greedy"))
-        with pytest.raises(Refused) as mine, some.one("greedy"):
+            held.enter_context(uploads.one("greedy"))
+        with pytest.raises(Refused) as own, uploads.one("greedy"):
             pass
-        held.enter_context(some.one("modest"))
-        with pytest.raises(Refused) as all_of_us, some.one("another"):
+        held.enter_context(uploads.one("modest"))
+        with pytest.raises(Refused) as all_callers, uploads.one("another"):
             pass
-    assert (mine.value.code, all_of_us.value.code, some.now) == ("too_many_requests", "busy", 0)
+    assert (own.value.code, all_callers.value.code, uploads.now) == ("too_many_requests", "busy", 0)
 
 
 def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
@@ -253,20 +253,20 @@ async def unsent(_: Message) -> None:
 def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, go, really = 0, Event(), health._check
+    checks, go, real_check = 0, Event(), health._check
 
-    def look(context: Context) -> health.Readiness:
-        nonlocal looks
-        looks += 1
+    def check(context: Context) -> health.Readiness:
+        nonlocal checks
+        checks += 1
         go.wait(60)
-        return really(context)
+        return real_check(context)
 
-    monkeypatch.setattr(health, "_check", look)
+    monkeypatch.setattr(health, "_check", check)
     client = connect(host="0.0.0.0")
     with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(client.get, "/readyz") for _ in range(6)]
-        wait_until(lambda: looks == 1, 60, "one looks")
+        responses = [pool.submit(client.get, "/readyz") for _ in range(6)]
+        wait_until(lambda: checks == 1, 60, "one looks")
         assert client.get("/healthz").status_code == 200
         go.set()
-        assert {one.result().status_code for one in asked} == {200}
-    assert looks == 1
+        assert {response.result().status_code for response in responses} == {200}
+    assert checks == 1

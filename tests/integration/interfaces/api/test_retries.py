@@ -33,17 +33,17 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def charges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The pages that were charged, and given back."""
-    found: list[int] = []
+    pages: list[int] = []
     take = Quotas.take_pages
 
     def take_pages(self: Quotas, caller: str, count: int) -> None:
         take(self, caller, count)
-        found.append(count)
+        pages.append(count)
 
     monkeypatch.setattr(Quotas, "take_pages", take_pages)
-    return found
+    return pages
 
 
 def _of_status(status: int) -> str:
@@ -75,8 +75,8 @@ def _console_bulk(client: TestClient, verb: str, document_id: str) -> str:
 
 
 def _assistant(client: TestClient, verb: str, document_id: str) -> str:
-    asked = {"kind": "document", "id": document_id, "all_pages": verb == "retry"}
-    result = message_of(post(client, "tools/call", {"name": "retry", "arguments": asked}))["result"]
+    arguments = {"kind": "document", "id": document_id, "all_pages": verb == "retry"}
+    result = message_of(post(client, "tools/call", {"name": "retry", "arguments": arguments}))["result"]
     return _of_words(result["content"][0]["text"]) if result.get("isError") else DONE
 
 
@@ -110,7 +110,7 @@ ASKED = [("single", case) for case in CASES] + [
 @pytest.mark.parametrize("spent", [False, True], ids=["with-quota", "without-quota"])
 @pytest.mark.parametrize(("door", "case"), sorted(ASKED))
 def test_what_is_done_is_charged_once_and_what_is_not_done_is_not(
-    connect: Connect, context: Context, taken: list[int], door: str, case: str, *, spent: bool
+    connect: Connect, context: Context, charges: list[int], door: str, case: str, *, spent: bool
 ) -> None:
     verb, status, pages, converts, after = CASES[case]
     client = connect(Scope.WRITE)
@@ -118,22 +118,22 @@ def test_what_is_done_is_charged_once_and_what_is_not_done_is_not(
     if spent:
         other = insert_document(context, D.COMPLETED, [C] * QUOTA)
         assert client.post(f"{DOCUMENTS}/{other}/retry").status_code == 202
-        taken.clear()
+        charges.clear()
     expected = ILLEGAL if converts is None else SPENT if spent and converts else DONE
     assert DOORS[door](client, verb, document_id) == expected
-    assert taken == ([converts] if converts and expected == DONE else [])
+    assert charges == ([converts] if converts and expected == DONE else [])
     assert document(context, document_id).status == (after if expected == DONE else status)
 
 
 def test_a_retry_whose_commit_is_not_answered_is_charged_once_and_says_that_it_was_done(
-    connect: Connect, context: Context, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    connect: Connect, context: Context, charges: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(Scope.WRITE)
     document_id = insert_document(context, D.COMPLETED, [C, C])
     with monkeypatch.context() as patch:
         lose_answers(patch, context.db)
         assert client.post(f"{DOCUMENTS}/{document_id}/retry").status_code == 202
-    assert taken == [2]
+    assert charges == [2]
 
 
 def _lost(*_: object) -> None:
@@ -141,7 +141,7 @@ def _lost(*_: object) -> None:
 
 
 def test_a_retry_that_the_database_refuses_gives_its_pages_back(
-    connect: Connect, context: Context, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    connect: Connect, context: Context, charges: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(Scope.WRITE)
     document_id = insert_document(context, D.COMPLETED, [C] * QUOTA)
@@ -149,7 +149,7 @@ def test_a_retry_that_the_database_refuses_gives_its_pages_back(
         patch.setattr(context.db, "patience_s", 0)
         patch.setattr(service, "document_view", _lost)
         problem(client.post(f"{DOCUMENTS}/{document_id}/retry"), 503, "unavailable")
-    assert taken == [QUOTA, -QUOTA]
+    assert charges == [QUOTA, -QUOTA]
     assert client.post(f"{DOCUMENTS}/{document_id}/retry").status_code == 202, "they are there again"
 
 
@@ -159,7 +159,7 @@ COMMANDS: dict[str, tuple[Callable[..., Any], DocumentStatus]] = {
     "resume": (service.resume, D.PAUSED),
     "retry": (service.retry, D.COMPLETED),
     "retry_failed": (service.retry_failed, D.PARTIAL_FAILED),
-    "retry_page": (lambda context, one: service.retry_page(context, one, 1), D.COMPLETED),
+    "retry_page": (lambda context, document_id: service.retry_page(context, document_id, 1), D.COMPLETED),
     "remerge": (service.remerge, D.COMPLETED),
     "remove": (service.remove, D.COMPLETED),
 }
@@ -174,18 +174,18 @@ def test_a_command_whose_commit_is_not_answered_says_that_it_was_done(
     once, twice = (insert_document(context, status, pages) for _ in range(2))
     expected = command(context, once)
     lose_answers(monkeypatch, context.db)
-    found = command(context, twice)
+    repeated = command(context, twice)
     if expected is not None:
-        assert (found.status, found.completed_count) == (expected.status, expected.completed_count)
+        assert (repeated.status, repeated.completed_count) == (expected.status, expected.completed_count)
 
 
-def test_a_page_that_is_no_page_costs_nothing(connect: Connect, context: Context, taken: list[int]) -> None:
+def test_a_page_that_is_no_page_costs_nothing(connect: Connect, context: Context, charges: list[int]) -> None:
     client = connect(Scope.WRITE)
     document_id = insert_document(context, D.PARTIAL_FAILED, [C, F])
     with context.db.transaction() as session:
         session.execute(PAGES.update().where(PAGES.c.page == 1).values(status=PageStatus.PENDING))
     for page, status in ((1, 409), (7, 404)):
         assert client.post(f"{DOCUMENTS}/{document_id}/pages/{page}/retry").status_code == status
-    assert taken == []
+    assert charges == []
     assert client.post(f"{DOCUMENTS}/{document_id}/pages/2/retry").status_code == 202
-    assert taken == [1]
+    assert charges == [1]

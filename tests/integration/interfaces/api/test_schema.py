@@ -82,8 +82,8 @@ def send(client: TestClient, case: Any) -> Any:
         if name == "wait" and isinstance(value, int | float) and 0 < value <= 60:
             case.query["wait"] = 0
     prepared: Any = requests.Request(**case.as_transport_kwargs(base_url="http://127.0.0.1")).prepare()
-    ours = {"content-length", "authorization", "x-api-key", "host"}
-    headers = {name: value for name, value in prepared.headers.items() if name.lower() not in ours}
+    replaced = {"content-length", "authorization", "x-api-key", "host"}
+    headers = {name: value for name, value in prepared.headers.items() if name.lower() not in replaced}
     answer = client.request(prepared.method or "", prepared.url or "", content=prepared.body, headers=headers)
     assert answer.status_code != 500, answer.text
     return answer
@@ -97,8 +97,8 @@ def test_every_operation_keeps_its_promises(
     schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
     failures: dict[str, str] = {}
     count = 0
-    promised = (Promised(one.ok()) for one in schema.get_all_operations())  # type: ignore[union-attr]  # or it raises
-    for operation in (one.operation for one in rotation.of(promised) if one.operation.path not in ENDLESS):
+    promised = (Promised(result.ok()) for result in schema.get_all_operations())  # type: ignore[union-attr]  # or it raises
+    for operation in (result.operation for result in rotation.of(promised) if result.operation.path not in ENDLESS):
         try:
             strategy = operation.as_strategy(generation_mode=mode)
 
@@ -126,7 +126,7 @@ def test_every_operation_keeps_its_promises(
             pass
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # the test reports all at its end
             failures[f"{operation.method} {operation.path}"] = f"{type(error).__name__}: {error}"[:1100]
-    assert not failures, "\n\n".join(f"{name}: {said}" for name, said in failures.items())
+    assert not failures, "\n\n".join(f"{name}: {message}" for name, message in failures.items())
 
 
 def test_every_body_that_is_a_model_is_read_in_its_callers_turn() -> None:
@@ -140,10 +140,10 @@ def test_every_body_that_is_a_model_is_read_in_its_callers_turn() -> None:
 def test_without_a_key_nothing_is_told_but_that_it_lives(connect: Connect) -> None:
     client = connect(host="0.0.0.0")
     document = connect(Scope.READ, host="0.0.0.0").get("/openapi.json").json()
-    told = set()
+    public = set()
     for path, methods in document["paths"].items():
         for method in methods:
             answer = client.request(method, re.sub(r"\{[^}]*\}", "1", path))
             if answer.status_code != 401:
-                told.add((path, answer.status_code))
-    assert told == {("/healthz", 200), ("/readyz", 200), ("/health", 200), ("/version", 200)}
+                public.add((path, answer.status_code))
+    assert public == {("/healthz", 200), ("/readyz", 200), ("/health", 200), ("/version", 200)}

@@ -38,13 +38,13 @@ def send(api: TestClient, name: str, **fields: Any) -> Any:
 
 def paged(api: TestClient, path: str, limit: int, **params: Any) -> list[Any]:
     """The items of all pages of a list, page by page."""
-    found, cursor = [], ""
+    pages, cursor = [], ""
     while cursor is not None:
-        asked = params | {"limit": limit} | ({"cursor": cursor} if cursor else {})
-        answer = api.get(f"{SHOTS}/{path}".rstrip("/"), params=asked).json()
-        found.append(answer["items"])
+        query = params | {"limit": limit} | ({"cursor": cursor} if cursor else {})
+        answer = api.get(f"{SHOTS}/{path}".rstrip("/"), params=query).json()
+        pages.append(answer["items"])
         cursor = answer["next_cursor"]
-    return found
+    return pages
 
 
 def give_up(context: Context, batch_id: int) -> None:
@@ -89,8 +89,8 @@ def test_a_frame_is_taken_in_once_and_its_picture_given_back(api: TestClient, co
     picture = api.get(f"{sent.headers['location']}/picture")
     assert (picture.headers["content-type"], picture.content) == ("image/png", encoded(noise("desk")))
     assert picture.headers["x-content-type-options"] == "nosniff"
-    again = send(api, "desk", **fields)
-    assert (again.json()["outcome"], again.json()["id"]) == ("known", shot["id"])
+    repeated = send(api, "desk", **fields)
+    assert (repeated.json()["outcome"], repeated.json()["id"]) == ("known", shot["id"])
     raw = {"content-type": "image/png"}
     twin = api.post(SHOTS, content=encoded(noise("desk")), params={"source": "screen:2"}, headers=raw)
     assert (twin.status_code, twin.json()["outcome"], twin.json()["nearest_id"]) == (200, "duplicate", shot["id"])
@@ -120,8 +120,8 @@ def test_only_a_child_process_looks_at_pictures(api: TestClient, monkeypatch: py
 
     monkeypatch.setattr(fingerprint, "read_frame", refuse)
     first = send(api, "desk").json()
-    again = send(api, "desk").json()
-    assert (again["outcome"], again["nearest_id"]) == ("duplicate", first["id"])
+    repeated = send(api, "desk").json()
+    assert (repeated["outcome"], repeated["nearest_id"]) == ("duplicate", first["id"])
 
 
 def test_frames_of_a_source_that_is_off_are_refused_and_listed(api: TestClient) -> None:
@@ -158,23 +158,23 @@ def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
     assert str(context.settings.data_dir) not in detail
     assert "incoming-" not in detail
     listed = api.get(f"{SHOTS}/rejected").json()["items"]
-    assert [one["reason"] for one in listed] == (["refused"] if content else [])
+    assert [item["reason"] for item in listed] == (["refused"] if content else [])
 
 
 def test_what_was_understood_is_found_and_shown_with_what_it_rests_on(api: TestClient, hand: Hand) -> None:
     batch, shots = hand.batch(app="Firefox")
     evidence = {shots[0]: Evidence("Invoice 17 of March")}
     [node_id] = hand.analyse(batch, [draft("Paying bills", [shots[0]], summary="three of March")], evidence)
-    found = api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Firefox"}).json()
-    [hit] = found["hits"]
-    assert (hit["node"]["id"], hit["shot_id"], found["lexical"]) == (node_id, shots[0], True)
+    result = api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Firefox"}).json()
+    [hit] = result["hits"]
+    assert (hit["node"]["id"], hit["shot_id"], result["lexical"]) == (node_id, shots[0], True)
     assert "Invoice 17" in hit["excerpt"]
     assert api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Code"}).json()["hits"] == []
     shown = api.get(f"{SHOTS}/nodes/{node_id}").json()
     assert (shown["node"]["title"], [shot["id"] for shot in shown["screenshots"]]) == ("Paying bills", [shots[0]])
     assert (shown["calls"][0]["model"], "path" in shown["screenshots"][0]) == ("m", False)
-    made = api.get(f"{SHOTS}/batches/{batch}").json()
-    assert (made["id"], made["total_attempts"], shown["screenshots"][0]["vlm_attempts"]) == (batch, 1, 1)
+    batch_row = api.get(f"{SHOTS}/batches/{batch}").json()
+    assert (batch_row["id"], batch_row["total_attempts"], shown["screenshots"][0]["vlm_attempts"]) == (batch, 1, 1)
     problem(api.get(f"{SHOTS}/batches/99"), 404, "unknown_batch")
     later = api.get(f"{SHOTS}/timeline", params={"since": RANGE["until"]}).json()
     assert later == {"items": [], "next_cursor": None}
@@ -190,7 +190,7 @@ def test_dead_letters_are_replayed_by_id_or_all_that_match(api: TestClient, cont
     assert (letter["id"], letter["reason"]) == (f"batch:{batch}", "shard 1: no key")
     done = api.post(act, json={"ids": [letter["id"], "batch:99", "merge:1"]}).json()
     assert (done["matched"], done["done"]) == (3, 1)
-    assert [one["id"] for one in done["skipped"]] == ["batch:99", "merge:1"]
+    assert [skipped["id"] for skipped in done["skipped"]] == ["batch:99", "merge:1"]
     assert api.get(f"{SHOTS}/batches", params={"status": "pending"}).json()["items"][0]["id"] == batch
     give_up(context, batch)
     assert api.post(act, json={"filter": {"kind": "vector"}, "all_matching": True}).json()["done"] == 0
@@ -206,8 +206,8 @@ def test_a_range_of_time_is_measured_then_deleted(api: TestClient, hand: Hand) -
     assert (extent["screenshots"], extent["nodes"]) == (5, 1)
     problem(api.delete(SHOTS), 422, "invalid")
     problem(api.delete(SHOTS, params={"since": RANGE["until"], "until": RANGE["since"]}), 422, "bad_range")
-    gone = api.delete(SHOTS, params=RANGE).json()
-    assert gone == {"screenshots": 5, "nodes": 1, "restored": 0}
+    deleted = api.delete(SHOTS, params=RANGE).json()
+    assert deleted == {"screenshots": 5, "nodes": 1, "restored": 0}
     problem(api.get(f"{SHOTS}/nodes/{node_id}"), 404, "unknown_node")
     problem(api.get(f"{SHOTS}/{shots[0]}"), 404, "unknown_screenshot")
     problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
@@ -237,8 +237,8 @@ def test_frames_are_listed_shown_smaller_and_their_words_have_places(api: TestCl
     where = f"{SHOTS}/{sent['id']}"
     small = api.get(f"{where}/picture", params={"size": "small"})
     assert (small.headers["content-type"], small.content[:3]) == ("image/jpeg", b"\xff\xd8\xff")
-    again = api.get(f"{where}/picture", params={"size": "small"}, headers={"if-none-match": small.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    cached = api.get(f"{where}/picture", params={"size": "small"}, headers={"if-none-match": small.headers["etag"]})
+    assert (cached.status_code, cached.content) == (304, b"")
     assert len(api.get(f"{where}/picture", params={"size": "large"}).content) > len(small.content)
     lines = api.get(f"{where}/text", params={"q": "invoice"}).json()["items"]
     assert [word["text"] for line in lines for word in line["words"]] == ["Invoice"]
@@ -258,5 +258,5 @@ def test_exclusions_are_shown_and_changed(api: TestClient) -> None:
     problem(api.put(f"{SHOTS}/exclusions", json={"apps": ["*"]}), 422, "bad_value")
     problem(api.put(f"{SHOTS}/exclusions", json={"apps": [""]}), 422, "invalid")
     rejected = api.get(f"{SHOTS}/rejected", params={"reason": "excluded"}).json()["items"]
-    assert [one["reason"] for one in rejected] == ["excluded"]
+    assert [item["reason"] for item in rejected] == ["excluded"]
     assert api.get(f"{SHOTS}/rejected", params={"reason": "duplicate"}).json()["items"] == []

@@ -60,21 +60,21 @@ def refused(context: Context, **settings: object) -> str:
 
 
 def test_beyond_this_machine_it_wants_keys_and_tls(context: Context, tmp_path: Path) -> None:
-    found, key = map(str, certificate(tmp_path))
-    assert refused(context, tls_certificate=found, tls_key=key) == "no_key"
+    cert, key = map(str, certificate(tmp_path))
+    assert refused(context, tls_certificate=cert, tls_key=key) == "no_key"
     api_keys.create(context, "mine", Scope.READ)
     assert refused(context) == "no_tls"
-    assert refused(context, tls_certificate=key, tls_key=found) == "tls"
-    for fine in (with_settings(context, tls_by_proxy=True), with_settings(context, tls_certificate=found, tls_key=key)):
+    assert refused(context, tls_certificate=key, tls_key=cert) == "tls"
+    for fine in (with_settings(context, tls_by_proxy=True), with_settings(context, tls_certificate=cert, tls_key=key)):
         listen(fine, "0.0.0.0", 0).close()
     with pytest.raises(ValueError, match="together"):
-        ApiSettings(tls_certificate=found)
+        ApiSettings(tls_certificate=cert)
 
 
 def test_it_speaks_tls_with_its_certificate(context: Context, tmp_path: Path) -> None:
-    found, key = certificate(tmp_path)
-    with served(context, tls_certificate=str(found), tls_key=str(key)) as port:
-        client = HTTPSConnection("127.0.0.1", port, context=ssl.create_default_context(cafile=found), timeout=30)
+    cert, key = certificate(tmp_path)
+    with served(context, tls_certificate=str(cert), tls_key=str(key)) as port:
+        client = HTTPSConnection("127.0.0.1", port, context=ssl.create_default_context(cafile=cert), timeout=30)
         client.request("GET", "/healthz")
         assert json.load(client.getresponse()) == {"status": "ok"}
         client.close()
@@ -100,7 +100,7 @@ def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Cont
 
 
 @pytest.mark.parametrize(
-    ("path", "head", "begun"),
+    ("path", "head", "start"),
     [
         ("/api/v1/documents", "Content-Type: application/pdf", b"%PDF-1.4"),
         ("/api/v1/documents", "Content-Type: multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-da"),
@@ -111,14 +111,16 @@ def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Cont
     ids=["a file", "a form", "JSON", "JSON, once", "MCP"],
 )
 def test_a_body_that_its_sender_breaks_off_is_one_line_and_no_defect(
-    context: Context, path: str, head: str, begun: bytes
+    context: Context, path: str, head: str, start: bytes
 ) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 1000\r\n\r\n"
-    with capture_logs() as said, served(context) as port:
+    with capture_logs() as logs, served(context) as port:
         with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-            client.sendall(head.encode() + begun)
-        wait_until(lambda: [one for one in said if one["event"] == "api.request"], 60, "the request is over")
-    lines = [(one["event"], one["log_level"], one.get("status")) for one in said if one["event"].startswith("api.")]
+            client.sendall(head.encode() + start)
+        wait_until(lambda: [line for line in logs if line["event"] == "api.request"], 60, "the request is over")
+    lines = [
+        (line["event"], line["log_level"], line.get("status")) for line in logs if line["event"].startswith("api.")
+    ]
     assert lines == [("api.request", "info", 499)]
     assert not list(context.settings.upload_dir.glob("incoming-*"))
 
@@ -162,7 +164,7 @@ def test_unfinished_heads_from_two_addresses_keep_no_answer_from_others(context:
         with ExitStack() as held:
             for number in range(100):
                 for source, clients in heads.items():
-                    while sum(not is_shut(one) for one in clients) < 32:
+                    while sum(not is_shut(client) for client in clients) < 32:
                         clients.append(held.enter_context(connected(port, source)))
                         with suppress(ConnectionError):
                             clients[-1].sendall(UNFINISHED)
@@ -171,8 +173,12 @@ def test_unfinished_heads_from_two_addresses_keep_no_answer_from_others(context:
                 completed += answer.startswith(b"HTTP/1.1 200 ")
             assert completed == 100
             for clients in heads.values():
-                left = [one for one in clients if not is_shut(one)]
-                wait_until(lambda left=left: sum(not is_shut(one) for one in left) <= 4, 60, "few slow heads are left")
+                still_open = [client for client in clients if not is_shut(client)]
+                wait_until(
+                    lambda still_open=still_open: sum(not is_shut(client) for client in still_open) <= 4,
+                    60,
+                    "few slow heads are left",
+                )
 
 
 def test_a_head_that_is_not_whole_gives_way_to_one_of_the_same_address(context: Context) -> None:

@@ -31,10 +31,10 @@ def problem(response: Any, status: int, code: str) -> str:
     """The detail of an answer that is this problem."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
-    said = response.json()
-    assert (said["status"], said["code"], said["type"]) == (status, code, "about:blank")
-    assert isinstance(said["detail"], str)
-    return str(said["detail"])
+    body = response.json()
+    assert (body["status"], body["code"], body["type"]) == (status, code, "about:blank")
+    assert isinstance(body["detail"], str)
+    return str(body["detail"])
 
 
 def test_errors_are_problem_details(api: TestClient) -> None:
@@ -57,7 +57,7 @@ def test_every_endpoint_asks_for_a_right() -> None:
     rights = {kind[0].dependency for kind in known}
 
     def asks(dependant: Dependant) -> bool:
-        return dependant.call in rights or any(asks(one) for one in dependant.dependencies)
+        return dependant.call in rights or any(asks(child) for child in dependant.dependencies)
 
     routes = [route for router in v1.ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     assert routes
@@ -111,8 +111,8 @@ def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Conte
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
 def test_a_healthy_process_says_so_without_a_key(connect: Connect, path: str) -> None:
-    said = connect(host="0.0.0.0").get(path).json()
-    assert said["status"] == "ok", said
+    health = connect(host="0.0.0.0").get(path).json()
+    assert health["status"] == "ok", health
 
 
 def test_answers_do_not_wait_for_acknowledgements(context: Context) -> None:

@@ -28,14 +28,14 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
     Presence(context.redis).renew("io@desk:4243:77aa01", 60)
     sweep_ended(context.redis)
     queue_control.pause(context, "vision.fake", None, "maintenance")
-    found = api.get(f"{PREFIX}/status").json()
-    assert tuple(found["counted"]) == FLOWS
-    assert found["last_hour"]["finished"] == 0
-    fleet = found["fleet"]
+    status = api.get(f"{PREFIX}/status").json()
+    assert tuple(status["counted"]) == FLOWS
+    assert status["last_hour"]["finished"] == 0
+    fleet = status["fleet"]
     assert (fleet["workers"], fleet["queues"]["vision.fake"], fleet["queues"]["cpu"]) == (2, 0, 0)
     assert fleet["closed"] == ["vision.fake is paused by an operator (maintenance)"]
     assert 0 <= fleet["last_sweep_s"] < 30
-    [spending] = found["spending"]
+    [spending] = status["spending"]
     assert (spending["provider"], spending["today"], spending["cap"]) == ("fake", 0, 0)
     worker, silent = api.get(f"{PREFIX}/workers").json()["items"]
     assert 0 <= worker.pop("seen_s") < 30
@@ -55,27 +55,27 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
 
 
 def test_an_old_sweep_raises_an_alarm_at_every_door(api: TestClient, context: Context) -> None:
-    def said() -> list[str]:
-        found = api.get(f"{PREFIX}/status").json()["fleet"]["sweep_problem"]
-        told = CliRunner().invoke(cli, ["status", "--json"])
-        [check] = [one.found for one in checks(context.settings, ["workers"]) if one.name == "sweeper"] or [""]
-        return [found, json.loads(told.stdout)["sweep_problem"], check]
+    def problems() -> list[str]:
+        in_api = api.get(f"{PREFIX}/status").json()["fleet"]["sweep_problem"]
+        in_cli = CliRunner().invoke(cli, ["status", "--json"])
+        [in_doctor] = [each.found for each in checks(context.settings, ["workers"]) if each.name == "sweeper"] or [""]
+        return [in_api, json.loads(in_cli.stdout)["sweep_problem"], in_doctor]
 
     sweep_ended(context.redis)
     Presence(context.redis).renew("cpu@desk:4242:1f09ab", 600)
-    assert said() == ["", "", ""]
+    assert problems() == ["", "", ""]
     context.redis.pexpire("penstock:sweep:ended", 7 * 24 * 3_600_000 - 3_600_000)
-    assert ["The last sweep ended 1 h" in one for one in said()] == [True] * 3, said()
+    assert ["The last sweep ended 1 h" in problem for problem in problems()] == [True] * 3, problems()
     context.redis.delete("penstock:sweep:ended")
-    assert ["No sweep is on record" in one for one in said()] == [True] * 3
+    assert ["No sweep is on record" in problem for problem in problems()] == [True] * 3
     Presence(context.redis).leave("cpu@desk:4242:1f09ab")
-    assert said() == ["", "", ""], "where nobody works, that is the reason"
+    assert problems() == ["", "", ""], "where nobody works, that is the reason"
 
 
 def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(
     api: TestClient, redis_server: RedisServer
 ) -> None:
     redis_server.kill()
-    found = api.get(f"{PREFIX}/status").json()
-    assert (tuple(found["counted"]), found["fleet"]) == (FLOWS, None)
+    status = api.get(f"{PREFIX}/status").json()
+    assert (tuple(status["counted"]), status["fleet"]) == (FLOWS, None)
     problem(api.get(f"{PREFIX}/workers"), 503, "offline")

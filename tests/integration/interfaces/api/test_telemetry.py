@@ -25,8 +25,8 @@ def test_requests_are_traced_by_route_without_their_queries(connect: Connect, co
     api = connect()
     assert api.get(f"/healthz?q={SECRET}").status_code == 422
     telemetry.end()
-    [found] = collector.named("GET /healthz")
-    assert found["http.route"] == "/healthz"
+    [span] = collector.named("GET /healthz")
+    assert span["http.route"] == "/healthz"
     assert SECRET.encode() not in b"".join(collector.bodies)
 
 
@@ -44,6 +44,6 @@ def test_nothing_is_exported_unless_a_collector_is_named(monkeypatch: pytest.Mon
 def test_without_the_extra_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with capture_logs() as said:
+    with capture_logs() as lines:
         assert telemetry.begin("test") is None
-    assert [line["event"] for line in said] == ["telemetry.not_installed"]
+    assert [line["event"] for line in lines] == ["telemetry.not_installed"]

@@ -22,30 +22,30 @@ NEW = {"url": "https://example.com/hook", "types": ["document.*"]}
 def changes(context: Context, count: int) -> None:
     for _ in range(count):
         document_id = insert_document(context, DocumentStatus.PENDING)
-        mine = DOCUMENTS.c.id == document_id
-        context.db.run(lambda session, mine=mine: DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE, mine))
+        where = DOCUMENTS.c.id == document_id
+        context.db.run(lambda session, where=where: DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE, where))
 
 
 def test_an_endpoint_lives_and_its_secret_is_told_once(context: Context, api: TestClient) -> None:
-    made = api.post(ENDPOINTS, json=NEW)
-    assert made.status_code == 201
-    endpoint, secret = made.json()["endpoint"], made.json()["secret"]
+    created = api.post(ENDPOINTS, json=NEW)
+    assert created.status_code == 201
+    endpoint, secret = created.json()["endpoint"], created.json()["secret"]
     assert secret.startswith("whsec_")
-    mine = f"{ENDPOINTS}/{endpoint['id']}"
-    assert api.get(ENDPOINTS).json()["items"] == [api.get(mine).json()] == [endpoint]
-    assert api.patch(mine, json={"active": False}).json()["disabled_because"] == "by hand"
-    assert api.post(f"{mine}/test").status_code == 409
-    assert api.patch(mine, json={"active": True, "types": []}).json()["types"] == []
-    assert api.post(f"{mine}/test").json()["type"] == "webhook.test"
+    url = f"{ENDPOINTS}/{endpoint['id']}"
+    assert api.get(ENDPOINTS).json()["items"] == [api.get(url).json()] == [endpoint]
+    assert api.patch(url, json={"active": False}).json()["disabled_because"] == "by hand"
+    assert api.post(f"{url}/test").status_code == 409
+    assert api.patch(url, json={"active": True, "types": []}).json()["types"] == []
+    assert api.post(f"{url}/test").json()["type"] == "webhook.test"
     assert secret not in api.get(ENDPOINTS).text + api.get(DELIVERIES).text
     assert "document.completed" in api.get("/api/v1/webhooks/types").json()
-    assert api.delete(mine).status_code == 204
-    assert api.get(mine).status_code == api.delete(mine).status_code == api.get(f"{DELIVERIES}/1").status_code == 404
+    assert api.delete(url).status_code == 204
+    assert api.get(url).status_code == api.delete(url).status_code == api.get(f"{DELIVERIES}/1").status_code == 404
 
 
 def test_a_secret_is_not_kept_with_the_answer_to_an_idempotent_request(context: Context, api: TestClient) -> None:
-    made = api.post(ENDPOINTS, json=NEW, headers={"Idempotency-Key": "once"})
-    assert made.json()["secret"].startswith("whsec_")
+    created = api.post(ENDPOINTS, json=NEW, headers={"Idempotency-Key": "once"})
+    assert created.json()["secret"].startswith("whsec_")
     with context.db.read() as session:
         assert session.execute(select(REQUESTS)).all() == []
 
@@ -56,12 +56,12 @@ def test_deliveries_are_listed_by_pages_and_replayed(context: Context, api: Test
     plan.due(context)
     first = api.get(DELIVERIES, params={"limit": 3, "endpoint": endpoint_id, "status": "pending"}).json()
     second = api.get(DELIVERIES, params={"limit": 3, "cursor": first["next_cursor"]}).json()
-    assert [one["seq"] for one in first["items"] + second["items"]] == [5, 4, 3, 2, 1]
+    assert [delivery["seq"] for delivery in first["items"] + second["items"]] == [5, 4, 3, 2, 1]
     assert second["next_cursor"] is None
-    one = f"{DELIVERIES}/{first['items'][0]['id']}"
-    assert api.post(f"{one}/replay").status_code == 202
-    assert api.get(one).json()["status"] == "pending"
-    assert api.get(f"{one}/attempts").json()["items"] == []
+    delivery = f"{DELIVERIES}/{first['items'][0]['id']}"
+    assert api.post(f"{delivery}/replay").status_code == 202
+    assert api.get(delivery).json()["status"] == "pending"
+    assert api.get(f"{delivery}/attempts").json()["items"] == []
     since = (context.db.now() - timedelta(hours=1)).isoformat()
     assert api.post(f"{ENDPOINTS}/{endpoint_id}/replay", json={"since": since}).json() == {"replayed": 5}
 
@@ -78,7 +78,7 @@ def test_all_that_failed_is_sent_again_to_one_endpoint_or_all_that_are_active(
     assert api.post(f"{DELIVERIES}/replay").json() == {"replayed": 3}
     assert api.post(f"{DELIVERIES}/replay").json() == {"replayed": 0}
     still = api.get(DELIVERIES, params={"status": "failed"}).json()["items"]
-    assert {one["endpoint_id"] for one in still} == {off}
+    assert {delivery["endpoint_id"] for delivery in still} == {off}
     assert api.get(DELIVERIES, params={"endpoint": second, "status": "pending"}).json()["items"]
     counts = api.get(f"{DELIVERIES}/counts").json()
     assert counts == {"pending": 6, "sending": 0, "delivered": 0, "failed": 3}

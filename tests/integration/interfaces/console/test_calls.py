@@ -34,7 +34,7 @@ def test_calls_are_drawn_summed_up_by_model_and_listed(context: Context, api: Te
     make(context, 3, latency_ms=1200, cost=0.5, model="large", input_tokens=1500)
     make(context, status="rate_limited", error=f"429 {HOSTILE}", model="large")
     text = api.get(CALLS_AT, headers=PAGE).text
-    for said in (
+    for words in (
         "4, 25.0 % failed",
         "$1.50",
         "4,500 in",
@@ -42,7 +42,7 @@ def test_calls_are_drawn_summed_up_by_model_and_listed(context: Context, api: Te
         "Calls over time",
         "/console/documents/doc?page=1",
     ):
-        assert said in text, said
+        assert words in text, words
     assert HOSTILE not in text
     assert "&lt;img" in text
     assert text.count('id="call-') == 4 + len(("figures", "list"))
@@ -54,9 +54,9 @@ def test_filters_come_from_the_query_and_empty_form_fields_are_ignored(context: 
     empty = {"flow": "", "provider": "", "model": "", "status": "", "scope_id": ""}
     assert api.get(CALLS_AT, params=empty, headers=PAGE).text.count('<tr id="call-') == 3
     assert api.get(CALLS_AT, params={"status": "failed"}, headers=PAGE).text.count('<tr id="call-') == 1
-    found = api.get(CALLS_AT, params={"model": "small", "span": "month"}, headers=PAGE).text
-    assert found.count('<tr id="call-') == 2
-    assert "model=large" not in found.partition("<table")[2].partition("</table>")[0]
+    filtered = api.get(CALLS_AT, params={"model": "small", "span": "month"}, headers=PAGE).text
+    assert filtered.count('<tr id="call-') == 2
+    assert "model=large" not in filtered.partition("<table")[2].partition("</table>")[0]
     none = api.get(CALLS_AT, params={"model": "none such"}, headers=PAGE).text
     assert "No call matches" in none
     for wrong in ({"flow": "fishing"}, {"span": "age"}, {"status": "bad"}, {"scope_id": "a'b"}, {"colour": "red"}):
@@ -78,9 +78,9 @@ def test_only_administrators_see_a_models_answer(context: Context, connect: Conn
     make(context, preview=f"the secret answer {HOSTILE}", error=None)
     with context.db.read() as session:
         call_id = session.execute(CALLS.select()).one().id
-    for scope, told in ((Scope.READ, False), (Scope.WRITE, False), (Scope.ADMIN, True)):
+    for scope, visible in ((Scope.READ, False), (Scope.WRITE, False), (Scope.ADMIN, True)):
         text = connect(scope).get(f"{CALLS_AT}/{call_id}", headers=PAGE).text
-        assert ("the secret answer" in text) is told
+        assert ("the secret answer" in text) is visible
         assert HOSTILE not in text
         assert "the secret answer" not in connect(scope).get(CALLS_AT, headers=PAGE).text
 

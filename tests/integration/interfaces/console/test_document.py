@@ -38,9 +38,12 @@ def shown(api: TestClient, document_id: str, **query: Any) -> str:
     return answer.text
 
 
-def post(api: TestClient, document_id: str, what: str, **fields: Any) -> Any:
+def post(api: TestClient, document_id: str, action: str, **fields: Any) -> Any:
     return api.post(
-        f"/console/documents/{document_id}/{what}", data=fields, follow_redirects=False, headers={"hx-request": "true"}
+        f"/console/documents/{document_id}/{action}",
+        data=fields,
+        follow_redirects=False,
+        headers={"hx-request": "true"},
     )
 
 
@@ -74,9 +77,9 @@ def try_page(context: Context, document_id: str, text: str, **values: Any) -> in
 
 
 def test_boxes_lie_on_the_picture_and_lead_to_their_sections(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C], filename=f"{HOSTILE}.pdf")
-    with_layout(context, mine)
-    page = shown(api, mine)
+    document_id = insert_document(context, D.COMPLETED, [C], filename=f"{HOSTILE}.pdf")
+    with_layout(context, document_id)
+    page = shown(api, document_id)
     assert " · local · no cost · added" in " ".join(page.split())
     assert 'viewBox="0 0 612.0 792.0"' in page
     assert re.search(r'<a href="#b1" id="box-b1" data-block="b1" class="paragraph" aria-label="paragraph: Check', page)
@@ -84,80 +87,80 @@ def test_boxes_lie_on_the_picture_and_lead_to_their_sections(api: TestClient, co
     assert re.search(r'<section id="b1" data-block="b1"[^>]*><a class="to-box" href="#box-b1"', page)
     assert "<p>Check the &lt;valve&gt;.</p>" in page
     assert re.search(r'<section id="b2"[^>]*class="list_item depth-1">.*<ul>\n<li>inner</li>', page)
-    assert f"/api/v1/documents/{mine}/pages/1/picture?width=1000&amp;encoding=webp" in page
+    assert f"/api/v1/documents/{document_id}/pages/1/picture?width=1000&amp;encoding=webp" in page
     assert "<img src=x" not in page
     assert "<h1>&lt;img src=x" in page
 
 
 def test_searched_words_are_marked(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C])
-    with_layout(context, mine)
-    page = shown(api, mine, q="valve")
+    document_id = insert_document(context, D.COMPLETED, [C])
+    with_layout(context, document_id)
+    page = shown(api, document_id, q="valve")
     assert "&lt;<mark>valve</mark>&gt;" in page
     assert 'class="paragraph found"' in page
     assert '<section id="b0" data-block="b0" tabindex="-1" class="heading">' in page
-    assert "<mark>valve</mark>" in shown(api, mine, q="valve", tab="markdown")
+    assert "<mark>valve</mark>" in shown(api, document_id, q="valve", tab="markdown")
 
 
 def test_a_text_without_places_says_so(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C])
-    assert "No boxes" in shown(api, mine)
-    with_layout(context, mine, "another text")
-    page = shown(api, mine)
+    document_id = insert_document(context, D.COMPLETED, [C])
+    assert "No boxes" in shown(api, document_id)
+    with_layout(context, document_id, "another text")
+    page = shown(api, document_id)
     assert "No boxes" in page
     assert "<svg viewBox" not in page
 
 
 def test_a_page_of_thousands_of_blocks_is_shown_as_one_text(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C])
+    document_id = insert_document(context, D.COMPLETED, [C])
     block, many = {**BLOCKS[1], "text": "a"}, MOST_BLOCKS + 1
-    with_layout(context, mine, "a\n\n" * many, [block] * many)
-    page = shown(api, mine)
+    with_layout(context, document_id, "a\n\n" * many, [block] * many)
+    page = shown(api, document_id)
     assert "No boxes" in page
     assert page.count("<p>a</p>") == many
 
 
 def test_markup_of_models_does_nothing(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C], provider="openai")
+    document_id = insert_document(context, D.COMPLETED, [C], provider="openai")
     hostile = "<script>alert(1)</script>\n\n![words](http://evil/x.png) [x](javascript:alert(1)) <b onclick=alert(1)>"
     table = '<table><tr><td colspan="2" onclick="x()">cell<script>y()</script></td></tr></table>'
     with context.db.transaction() as session:
         session.execute(update(PAGES).values(content=f"{hostile}\n\n{table}\n\nH<sub>2</sub>O"))
-    try_page(context, mine, f"</pre><script>{HOSTILE}", error="<script>", provider="openai")
-    page = shown(api, mine)
+    try_page(context, document_id, f"</pre><script>{HOSTILE}", error="<script>", provider="openai")
+    page = shown(api, document_id)
     assert '<td colspan="2">cell</td>' in page
     assert "H<sub>2</sub>O" in page
     for tab in ("text", "markdown", "attempts"):
-        page = shown(api, mine, tab=tab)
+        page = shown(api, document_id, tab=tab)
         for danger in ("<script>alert", "<script>y", "<script><img", 'evil/x.png"', 'href="javascript', 'onclick="'):
             assert danger not in page, (tab, danger)
 
 
 def test_a_long_document_shows_a_part_of_its_strip(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.PROCESSING, [C] * 150 + [F, P.PENDING])
+    document_id = insert_document(context, D.PROCESSING, [C] * 150 + [F, P.PENDING])
 
     def cells(page: str) -> list[int]:
         return [int(number) for number in re.findall(r'<li id="cell-(\d+)"', page)]
 
-    assert cells(shown(api, mine)) == list(range(1, AROUND + 1))
-    page = shown(api, mine, page=75)
+    assert cells(shown(api, document_id)) == list(range(1, AROUND + 1))
+    page = shown(api, document_id, page=75)
     assert cells(page) == list(range(41, 101))
     assert re.findall(r'aria-current="page"[^>]*><img', page) == ['aria-current="page"><img']
-    assert '<a class="more" href="/console/documents/' + mine + '?page=40"' in page
+    assert '<a class="more" href="/console/documents/' + document_id + '?page=40"' in page
     assert 'rel="next" data-key="j"' in page
-    assert cells(shown(api, mine, page=152)) == list(range(93, 153))
-    assert cells(shown(api, mine, page=999))[-1] == 152
-    assert f'failed: <a href="/console/documents/{mine}?page=151">151</a>' in shown(api, mine)
+    assert cells(shown(api, document_id, page=152)) == list(range(93, 153))
+    assert cells(shown(api, document_id, page=999))[-1] == 152
+    assert f'failed: <a href="/console/documents/{document_id}?page=151">151</a>' in shown(api, document_id)
 
 
 def test_pages_show_their_state_and_its_reason(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.PROCESSING, [C, F, P.PENDING, P.PROCESSING, P.RETRYING])
-    assert "This page failed" in shown(api, mine, page=2)
-    assert "it failed" in shown(api, mine, page=2)
-    assert "This page is waiting" in shown(api, mine, page=3)
+    document_id = insert_document(context, D.PROCESSING, [C, F, P.PENDING, P.PROCESSING, P.RETRYING])
+    assert "This page failed" in shown(api, document_id, page=2)
+    assert "it failed" in shown(api, document_id, page=2)
+    assert "This page is waiting" in shown(api, document_id, page=3)
     assert "No worker is running" in shown(api, insert_document(context, D.PROCESSING, [P.PENDING]))
-    assert "This page is being converted" in shown(api, mine, page=4)
-    assert "Its previous text is below" in shown(api, mine, page=5)
+    assert "This page is being converted" in shown(api, document_id, page=4)
+    assert "Its previous text is below" in shown(api, document_id, page=5)
     assert "No pages yet" in shown(api, insert_document(context, D.PENDING, []))
     answer = api.get(at("0123456789abcdef"), headers={"accept": "text/html"})
     assert answer.status_code == 404
@@ -165,39 +168,39 @@ def test_pages_show_their_state_and_its_reason(api: TestClient, context: Context
 
 
 def test_attempts_are_compared_and_one_is_promoted(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.COMPLETED, [C])
-    other = try_page(context, mine, "text of page one", cost=0.0042, input_tokens=1400, output_tokens=300)
-    lost = try_page(context, mine, "", status="transient", error="the connection was lost", effective=False)
-    same = try_page(context, mine, "text of page 1")
-    page = shown(api, mine, tab="attempts")
+    document_id = insert_document(context, D.COMPLETED, [C])
+    other = try_page(context, document_id, "text of page one", cost=0.0042, input_tokens=1400, output_tokens=300)
+    lost = try_page(context, document_id, "", status="transient", error="the connection was lost", effective=False)
+    same = try_page(context, document_id, "text of page 1")
+    page = shown(api, document_id, tab="attempts")
     assert "<del>1</del>" in page
     assert "<ins>one</ins>" in page
     assert "Use this text" in page
     for words in ("1,400 + 300 tokens", "$0.0042", "the connection was lost", "It came too late", "current text"):
         assert words in page, words
     assert f"attempt={lost}" not in page
-    assert f"Attempt {same} has the page" in shown(api, mine, tab="attempts", attempt=same)
-    taken = post(api, mine, f"pages/1/attempts/{other}/promote")
-    assert "has the text of attempt" in taken.text
-    assert taken.headers["hx-trigger"] == "changed"
-    assert pages(context, mine)[0].content == "text of page one"
-    assert post(api, mine, f"pages/1/attempts/{other}/promote").status_code == 409
-    set_row(context, mine, status=D.COMPLETED)
-    assert post(api, mine, f"pages/1/attempts/{lost}/promote").status_code == 404
+    assert f"Attempt {same} has the page" in shown(api, document_id, tab="attempts", attempt=same)
+    promoted = post(api, document_id, f"pages/1/attempts/{other}/promote")
+    assert "has the text of attempt" in promoted.text
+    assert promoted.headers["hx-trigger"] == "changed"
+    assert pages(context, document_id)[0].content == "text of page one"
+    assert post(api, document_id, f"pages/1/attempts/{other}/promote").status_code == 409
+    set_row(context, document_id, status=D.COMPLETED)
+    assert post(api, document_id, f"pages/1/attempts/{lost}/promote").status_code == 404
 
 
 def test_pages_are_retried_with_the_chosen_provider(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.PARTIAL_FAILED, [C, F], provider="openai")
-    page = shown(api, mine)
+    document_id = insert_document(context, D.PARTIAL_FAILED, [C, F], provider="openai")
+    page = shown(api, document_id)
     assert '<option value="local|">' in page
-    assert post(api, mine, "pages/1/retry", choice="nobody|").status_code == 422
-    assert post(api, mine, "pages/1/retry", choice="local|", colour="red").status_code == 422
-    assert "Page 1 is being converted again by local" in post(api, mine, "pages/1/retry", choice="local|").text
-    assert (pages(context, mine)[0].provider, pages(context, mine)[0].status) == ("local", P.RETRYING)
-    assert "1 page of report.pdf being converted again" in post(api, mine, "retry-failed", choice="local|").text
-    assert pages(context, mine)[1].status == P.RETRYING
-    assert "nothing to do" in post(api, mine, "retry-failed").text
-    refused = post(api, mine, "retry")
+    assert post(api, document_id, "pages/1/retry", choice="nobody|").status_code == 422
+    assert post(api, document_id, "pages/1/retry", choice="local|", colour="red").status_code == 422
+    assert "Page 1 is being converted again by local" in post(api, document_id, "pages/1/retry", choice="local|").text
+    assert (pages(context, document_id)[0].provider, pages(context, document_id)[0].status) == ("local", P.RETRYING)
+    assert "1 page of report.pdf being converted again" in post(api, document_id, "retry-failed", choice="local|").text
+    assert pages(context, document_id)[1].status == P.RETRYING
+    assert "nothing to do" in post(api, document_id, "retry-failed").text
+    refused = post(api, document_id, "retry")
     assert refused.status_code == 409
     assert "cannot retry" in refused.text
     done = insert_document(context, D.COMPLETED, [C])
@@ -206,49 +209,49 @@ def test_pages_are_retried_with_the_chosen_provider(api: TestClient, context: Co
 
 
 def test_actions_ask_first_and_name_what_they_change(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.PROCESSING, [C, P.PENDING], filename='a "b".pdf')
-    page = unescape(shown(api, mine))
+    document_id = insert_document(context, D.PROCESSING, [C, P.PENDING], filename='a "b".pdf')
+    page = unescape(shown(api, document_id))
     assert "1 page will not be converted" in page
     assert 'Delete a "b".pdf? Its 2 pages, all their attempts' in page
-    assert "is paused" in post(api, mine, "pause").text
-    page = shown(api, mine)
-    assert f'action="/console/documents/{mine}/resume"' in page
-    assert "continues" in post(api, mine, "resume").text
-    assert "is cancelled" in post(api, mine, "cancel").text
-    assert "Merge without 1 page" in shown(api, mine)
-    assert post(api, mine, "remerge").status_code == 409
-    assert "is being merged without 1 page" in post(api, mine, "remerge", allow_partial="true").text
-    gone = post(api, mine, "delete")
-    assert gone.headers["hx-redirect"] == "/console/documents"
+    assert "is paused" in post(api, document_id, "pause").text
+    page = shown(api, document_id)
+    assert f'action="/console/documents/{document_id}/resume"' in page
+    assert "continues" in post(api, document_id, "resume").text
+    assert "is cancelled" in post(api, document_id, "cancel").text
+    assert "Merge without 1 page" in shown(api, document_id)
+    assert post(api, document_id, "remerge").status_code == 409
+    assert "is being merged without 1 page" in post(api, document_id, "remerge", allow_partial="true").text
+    deleted = post(api, document_id, "delete")
+    assert deleted.headers["hx-redirect"] == "/console/documents"
     with context.db.read() as session:
         assert session.execute(DOCUMENTS.select()).all() == []
 
 
 def test_readers_see_everything_and_change_nothing(connect: Connect, context: Context) -> None:
-    mine = insert_document(context, D.PARTIAL_FAILED, [C, F])
-    set_row(context, mine, merged_path=write_output(context, mine))
-    try_page(context, mine, "another text")
+    document_id = insert_document(context, D.PARTIAL_FAILED, [C, F])
+    set_row(context, document_id, merged_path=write_output(context, document_id))
+    try_page(context, document_id, "another text")
     reader = connect(Scope.READ)
     for tab in ("text", "attempts"):
-        page = shown(reader, mine, tab=tab)
-        assert f"/api/v1/documents/{mine}/archive" in page
+        page = shown(reader, document_id, tab=tab)
+        assert f"/api/v1/documents/{document_id}/archive" in page
         assert 'method="post" action="/console/documents' not in page
-    assert post(reader, mine, "delete").status_code == 403
-    assert '<input name="model"' not in shown(connect(Scope.WRITE), mine)
-    assert '<input name="model"' in shown(connect(Scope.ADMIN), mine)
+    assert post(reader, document_id, "delete").status_code == 403
+    assert '<input name="model"' not in shown(connect(Scope.WRITE), document_id)
+    assert '<input name="model"' in shown(connect(Scope.ADMIN), document_id)
 
 
 def test_pushed_fragments_are_the_same_for_all_callers(context: Context) -> None:
-    mine = insert_document(context, D.PARTIAL_FAILED, [C, F])
-    found = fragments(context, DocumentQuery(id=mine))
-    assert list(found) == ["facts", "cell-1", "cell-2"]
-    for name, html in found.items():
+    document_id = insert_document(context, D.PARTIAL_FAILED, [C, F])
+    before = fragments(context, DocumentQuery(id=document_id))
+    assert list(before) == ["facts", "cell-1", "cell-2"]
+    for name, html in before.items():
         assert re.match(rf'<\w+ [^>]*id="{name}"', html.strip()), html[:80]
         assert "<form" not in html
         assert "here" not in html
-    assert "1 page failed" in found["facts"]
+    assert "1 page failed" in before["facts"]
     with context.db.transaction() as session:
         session.execute(update(PAGES).where(PAGES.c.page == 2).values(status=P.RETRYING))
-    again = fragments(context, DocumentQuery(id=mine))
-    assert found["cell-1"] == again["cell-1"]
-    assert found["cell-2"] != again["cell-2"]
+    after = fragments(context, DocumentQuery(id=document_id))
+    assert before["cell-1"] == after["cell-1"]
+    assert before["cell-2"] != after["cell-2"]

@@ -46,9 +46,9 @@ def names(page: str) -> list[str]:
 
 def link(page: str, words: str) -> str:
     """Return the target of the link with these words."""
-    found = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>{re.escape(words)}', page)
-    assert found, f"no link “{words}”"
-    return unescape(found[1])
+    match = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>{re.escape(words)}', page)
+    assert match, f"no link “{words}”"
+    return unescape(match[1])
 
 
 def test_an_empty_list_says_what_to_do_first(api: TestClient) -> None:
@@ -99,9 +99,9 @@ def test_pages_of_the_list_go_both_ways_and_keep_the_filter(api: TestClient, con
     third = shown(api, link(second, "Older"))
     assert names(third) == ["a4.pdf"]
     assert ">Older" not in third
-    again = shown(api, link(third, "Newer"))
-    assert names(again) == ["a2.pdf", "a3.pdf"]
-    top = shown(api, link(again, "Newer"))
+    back = shown(api, link(third, "Newer"))
+    assert names(back) == ["a2.pdf", "a3.pdf"]
+    top = shown(api, link(back, "Newer"))
     assert names(top) == ["a0.pdf", "a1.pdf"]
     assert ">Newer" not in top
     assert names(shown(api, link(second, "Newest"))) == ["a0.pdf", "a1.pdf"]
@@ -109,11 +109,11 @@ def test_pages_of_the_list_go_both_ways_and_keep_the_filter(api: TestClient, con
 
 def test_words_are_found_in_texts_and_lead_to_the_page(api: TestClient, context: Context) -> None:
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "filename": "book.pdf"}
-    mine = insert_document(context, D.COMPLETED, [P.COMPLETED] * 8, **merged)
+    document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 8, **merged)
     assert "The text of 1 document is not indexed yet" in shown(api, f"{SCREEN}?q=text")
     FLOW.catch_up(context)
     page = shown(api, f"{SCREEN}?q=text")
-    assert f'href="/console/documents/{mine}?page=' in page
+    assert f'href="/console/documents/{document_id}?page=' in page
     assert "<mark>text</mark>" in page
     assert "No page has all the words" in shown(api, f"{SCREEN}?q=text+zebra")
     everything = shown(api, link(page, "More pages with these words"))
@@ -154,18 +154,18 @@ def test_a_bulk_action_first_names_the_documents_that_it_changes(api: TestClient
     assert "Pause 7 documents?" in page
     assert "and 2 more" in page
     assert "state of 1 other document" in page
-    assert {document(context, one).status for one in ids} == {D.PROCESSING}
+    assert {document(context, document_id).status for document_id in ids} == {D.PROCESSING}
     answer = api.post(f"{SCREEN}/actions/pause", data={"q": "w", "total": "7"}, headers=PAGE)
     assert "7 documents are paused." in answer.text
     assert parse_qs(urlsplit(str(answer.url)).query) == {"q": ["w"]}
-    assert {document(context, one).status for one in ids} == {D.PAUSED}
+    assert {document(context, document_id).status for document_id in ids} == {D.PAUSED}
     some = f"{SCREEN}/actions/cancel?id={ids[0]}&id={ids[1]}&id={other}"
     page = shown(api, some)
     assert "Cancel 2 documents?" in page
     assert page.count('name="id"') == 2
     answer = api.post(f"{SCREEN}/actions/cancel", data={"id": ids[:2]}, headers=PAGE)
     assert "2 documents are cancelled." in answer.text
-    assert [document(context, one).status for one in ids[:3]] == [D.CANCELLED, D.CANCELLED, D.PAUSED]
+    assert [document(context, document_id).status for document_id in ids[:3]] == [D.CANCELLED, D.CANCELLED, D.PAUSED]
     assert "nothing to do" in shown(api, f"{SCREEN}/actions/resume?q=nothing")
     assert api.get(f"{SCREEN}/actions/explode", headers=PAGE).status_code == 404
 
@@ -174,17 +174,17 @@ def test_a_bulk_action_first_names_the_documents_that_it_changes(api: TestClient
 def test_many_documents_are_changed_in_portions(api: TestClient, context: Context) -> None:
     for n in range(5):
         insert_document(context, D.FAILED, [], filename=f"{n}.pdf")
-    kept = insert_document(context, D.COMPLETED, [])
+    unchanged = insert_document(context, D.COMPLETED, [])
     form: dict[str, str] = {"state": "attention", "total": "5"}
-    said = []
+    messages = []
     for _ in range(3):
         answer = api.post(f"{SCREEN}/actions/delete", data=form, headers={**PAGE, "hx-request": "true"})
-        said += re.findall(r"(\d+ of \d+) documents so far", answer.text)
+        messages += re.findall(r"(\d+ of \d+) documents so far", answer.text)
         form = {name: unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', answer.text)}
-    assert said == ["2 of 5", "4 of 5"]
+    assert messages == ["2 of 5", "4 of 5"]
     assert answer.headers["hx-redirect"] == f"{SCREEN}?state=attention"
     assert "5%20documents%20are%20deleted." in answer.headers["set-cookie"]
-    assert re.findall(r'id="d-([0-9a-f]+)"', shown(api)) == [kept]
+    assert re.findall(r'id="d-([0-9a-f]+)"', shown(api)) == [unchanged]
 
 
 def test_a_reader_sees_no_actions(connect: Connect, context: Context) -> None:
@@ -199,19 +199,19 @@ def test_a_reader_sees_no_actions(connect: Connect, context: Context) -> None:
 
 
 def test_shown_rows_follow_changes_and_new_ones_are_announced(api: TestClient, context: Context) -> None:
-    mine = insert_document(context, D.PROCESSING)
-    gone = insert_document(context, D.PROCESSING)
+    moving = insert_document(context, D.PROCESSING)
+    removed = insert_document(context, D.PROCESSING)
     page = shown(api)
     stream = re.search(r'hx-sse:connect="/console/live\?([^"]*)"', page)
     assert stream
-    asked = {name: values[0] for name, values in parse_qs(unescape(stream[1])).items() if name != "view"}
-    watched = Watched.model_validate(asked)
-    service.cancel(context, mine)
-    service.remove(context, gone)
+    parameters = {name: values[0] for name, values in parse_qs(unescape(stream[1])).items() if name != "view"}
+    watched = Watched.model_validate(parameters)
+    service.cancel(context, moving)
+    service.remove(context, removed)
     insert_document(context, D.COMPLETED, [], created_at=context.db.now() + timedelta(seconds=1))
-    found = fragments(context, watched)
-    assert set(found) == {f"d-{mine}", "counts", "fresh"}
-    assert "cancelled" in found[f"d-{mine}"]
-    assert "1 new document: show" in found["fresh"]
-    assert "Done <span>1</span>" in found["counts"]
+    pushed = fragments(context, watched)
+    assert set(pushed) == {f"d-{moving}", "counts", "fresh"}
+    assert "cancelled" in pushed[f"d-{moving}"]
+    assert "1 new document: show" in pushed["fresh"]
+    assert "Done <span>1</span>" in pushed["counts"]
     assert api.get("/console/live?view=documents&rows=../x", headers=PAGE).status_code == 422

@@ -52,10 +52,10 @@ def test_the_log_is_newest_first_filtered_and_escaped(context: Context, api: Tes
 
 
 def test_the_log_moves_with_the_events_that_match(context: Context) -> None:
-    view, asked = live.VIEWS["events"], EventsQuery(type="document.paused")
-    assert view.matches(asked).types == ("document.paused",)
+    view, query = live.VIEWS["events"], EventsQuery(type="document.paused")
+    assert view.matches(query).types == ("document.paused",)
     paused(context)
-    assert 'id="event-1"' in view.fragments(context, asked)["event-list"]
+    assert 'id="event-1"' in view.fragments(context, query)["event-list"]
 
 
 def test_older_events_have_pages(context: Context, api: TestClient) -> None:
@@ -72,9 +72,9 @@ def test_older_events_have_pages(context: Context, api: TestClient) -> None:
 def test_an_endpoint_is_added_and_its_secret_is_shown_once(context: Context, api: TestClient) -> None:
     assert "Add an endpoint" in api.get(HOOKS, headers=PAGE).text
     form = {"url": URL, "types": ["document.completed", "music_run.*"], "description": "the desk"}
-    made = api.post(HOOKS, data=form, headers=PAGE)
-    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
-    assert "whsec_" in made.text
+    created = api.post(HOOKS, data=form, headers=PAGE)
+    assert (created.status_code, created.headers["cache-control"]) == (201, "no-store")
+    assert "whsec_" in created.text
     [endpoint] = webhooks.endpoints()
     assert endpoint.types == ["document.completed", "music_run.*"]
     for path in (HOOKS, f"{HOOKS}/{endpoint.id}", SENT):

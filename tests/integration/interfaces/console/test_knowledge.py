@@ -49,8 +49,8 @@ def press(client: TestClient, path: str, code: int = 200, **fields: Any) -> str:
 def test_a_base_is_created_changed_and_deleted(api: TestClient, context: Context) -> None:
     assert "No knowledge base yet" in page(api)
     assert "default: local" in page(api, "/new")
-    made = press(api, "bases", name="manuals", description="of pumps\r\nand valves", provider="", chunk_tokens="256")
-    assert "manuals is created: add something to it." in made
+    created = press(api, "bases", name="manuals", description="of pumps\r\nand valves", provider="", chunk_tokens="256")
+    assert "manuals is created: add something to it." in created
     [view] = flow.bases()
     assert (view.description, view.chunk_tokens, view.provider) == ("of pumps\nand valves", 256, "local")
     assert "already" in press(api, "bases", 409, name="manuals")
@@ -71,10 +71,10 @@ def test_files_addresses_and_notes_are_added_and_failures_are_reported(api: Test
     at = f"{KNOWLEDGE}/bases/{base}"
     added = api.post(f"{at}/files", files=files, data={"groupName": ""}, headers=BROWSER)
     assert "1 item added." in added.text
-    again = api.post(f"{at}/files", files=files, headers=BROWSER)
-    assert (again.url.path, "1 other not" in again.text) == (f"{at}/added", True)
-    assert "Nothing was added" in again.text
-    assert "Show it" in again.text
+    repeated = api.post(f"{at}/files", files=files, headers=BROWSER)
+    assert (repeated.url.path, "1 other not" in repeated.text) == (f"{at}/added", True)
+    assert "Nothing was added" in repeated.text
+    assert "Show it" in repeated.text
     empty = api.post(f"{at}/files", files=[("files", ("", b""))], headers=BROWSER)
     assert "choose at least one file" in empty.text.lower()
     same = api.post(f"{at}/files", files=files[:1], data={"groupName": "docs"}, headers=BROWSER)
@@ -134,7 +134,7 @@ def test_chunks_are_paged_with_their_places_and_words_are_marked(api: TestClient
 
 
 def test_a_base_shows_a_live_banner_of_its_orphans(api: TestClient, context: Context, base: str) -> None:
-    asked, queue = BaseQuery(base=base), QueueQuery(base=base)
+    query, queue = BaseQuery(base=base), QueueQuery(base=base)
     assert 'id="kb-orphans" role="status" hidden' in page(api, f"/bases/{base}")
     add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now(), name="lost.pdf")
     for path in (f"/bases/{base}", f"/bases/{base}/queue"):
@@ -144,12 +144,12 @@ def test_a_base_shows_a_live_banner_of_its_orphans(api: TestClient, context: Con
         assert f'action="{KNOWLEDGE}/bases/{base}/queue/dismiss"' in shown
         view = "knowledge-queue" if path.endswith("queue") else "knowledge-base"
         assert f"view={view}" in shown, "a stream brings later orphans"
-    for fragments in (one_base(context, asked), one_queue(context, queue)):
+    for fragments in (one_base(context, query), one_queue(context, queue)):
         assert "no worker and no message" in fragments["kb-orphans"]
     assert "lost.pdf" in one_queue(context, queue)["kb-queue"]
     assert "1 item given up." in press(api, f"bases/{base}/queue/dismiss")
     assert "No orphans to recover." in press(api, f"bases/{base}/queue/recover")
-    for fragments in (one_base(context, asked), one_queue(context, queue)):
+    for fragments in (one_base(context, query), one_queue(context, queue)):
         assert "hidden" in fragments["kb-orphans"]
     assert "Nothing waits" in one_queue(context, queue)["kb-queue"]
     assert live.VIEWS["knowledge-queue"].matches(queue).flow == "knowledge"
@@ -161,10 +161,10 @@ def test_hits_show_their_ranks_and_open_at_their_chunk(api: TestClient, context:
     item = driver.completed(base, long_text("filter", 25))
     driver.completed(other, "A zebra stands by the pump.")
     assert "Searches are free" in page(api, "/search")
-    found = page(api, "/search", q="filter 22", base=base, limit=5)
-    assert f'href="{KNOWLEDGE}/items/{item}?at=22&amp;q=filter+22#chunk-22"' in found
-    assert re.search(r"words: \d", found)
-    assert 'method="get"' in found
+    results = page(api, "/search", q="filter 22", base=base, limit=5)
+    assert f'href="{KNOWLEDGE}/items/{item}?at=22&amp;q=filter+22#chunk-22"' in results
+    assert re.search(r"words: \d", results)
+    assert 'method="get"' in results
     assert page(api, "/search", q="zebra").count('class="sheet hit"') == 1
     assert "No hits" in page(api, "/search", q="zebra", base=base, meaning="false")
     assert "No hits" in page(api, "/search", q="zebra", type="file", threshold="")

@@ -37,18 +37,18 @@ def settings_env() -> dict[str, str]:
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the renderings of each view."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def counted(view: live.View) -> live.View:
         def render(context: Context, query: Any) -> live.Fragments:
-            found[view.name] += 1
+            counts[view.name] += 1
             return view.fragments(context, query)
 
         return replace(view, fragments=render, every_s=None)
 
     for name in ("document", "documents"):
         monkeypatch.setitem(live.VIEWS, name, counted(live.VIEWS[name]))
-    return found
+    return counts
 
 
 class Console:
@@ -85,26 +85,26 @@ class Console:
 def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterator[list[Console]]:
     """Open consoles of each view, and wait until all show something."""
     base = server.url.replace("/api/v1/events", "/console/live?view=")
-    asked = [
+    views = [
         ("document", f"&id={document_id}&first=1", "facts"),
         ("documents", f"&rows={document_id}", f"d-{document_id}"),
     ]
     with ExitStack() as ending:
-        found = [Console(f"{base}{view}{query}", view, element) for view, query, element in asked * count]
-        for one in found:
-            ending.callback(one.end)
+        opened = [Console(f"{base}{view}{query}", view, element) for view, query, element in views * count]
+        for console in opened:
+            ending.callback(console.end)
         ending.callback(server.end)
-        wait_until(lambda: all(one.messages for one in found), 60, "all consoles are open")
-        yield found
+        wait_until(lambda: all(console.messages for console in opened), 60, "all consoles are open")
+        yield opened
 
 
 def mover(context: Context, document_id: str) -> Callable[[DocumentEvent], None]:
     """Changes the document by an event, each time in its own transaction."""
-    mine = DOCUMENTS.c.id == document_id
+    where = DOCUMENTS.c.id == document_id
 
     def move(event: DocumentEvent) -> None:
         with context.db.transaction() as session:
-            assert DOCUMENT.move(session, DOCUMENTS, event, mine)
+            assert DOCUMENT.move(session, DOCUMENTS, event, where)
 
     return move
 
@@ -122,15 +122,15 @@ def test_many_events_cause_few_renderings_and_all_consoles_show_the_last_state(
             progress.publish(context.redis, "documents", "document", document=document_id, progress=number)
         move(E.CANCEL)
         wait_until(
-            lambda: all(one.says("cancelled") for one in looking),
+            lambda: all(console.says("cancelled") for console in looking),
             60,
             "all consoles show the last state",
-            last=lambda: Counter(one.view for one in looking if not one.says("cancelled")),
+            last=lambda: Counter(console.view for console in looking if not console.says("cancelled")),
         )
         for view in opened:
-            made = rendered[view] - opened[view]
-            assert 0 < made < CHANGES / 2, "far fewer than events, whatever the number of consoles"
-            sent = [one.messages for one in looking if one.view == view]
+            renderings = rendered[view] - opened[view]
+            assert 0 < renderings < CHANGES / 2, "far fewer than events, whatever the number of consoles"
+            sent = [console.messages for console in looking if console.view == view]
             assert max(sent) <= rendered[view], "no console receives more than was rendered"
 
 
@@ -140,20 +140,22 @@ def test_a_console_that_connects_late_shows_the_last_state(
     document_id = insert_document(context, DocumentStatus.PENDING)
     mover(context, document_id)(E.CANCEL)
     with consoles(server, document_id, 1) as looking:
-        assert all(one.says("cancelled") for one in looking)
+        assert all(console.says("cancelled") for console in looking)
 
 
 def test_events_of_other_documents_render_nothing_on_a_document_page(
     context: Context, server: Server, rendered: Counter[str]
 ) -> None:
-    mine, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
-    with consoles(server, mine, 2) as looking:
+    shown, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
+    with consoles(server, shown, 2) as looking:
         mover(context, other)(E.PAUSE)
-        mover(context, mine)(E.PAUSE)
-        wait_until(lambda: all(one.says("paused") for one in looking), 60, "all consoles show the pause")
+        mover(context, shown)(E.PAUSE)
+        wait_until(lambda: all(console.says("paused") for console in looking), 60, "all consoles show the pause")
         now = rendered["document"]
         for number in range(20):
             mover(context, other)(E.PAUSE if number % 2 else E.RESUME_SPLIT)
-        mover(context, mine)(E.CANCEL)
-        wait_until(lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the last state")
+        mover(context, shown)(E.CANCEL)
+        wait_until(
+            lambda: all(console.says("cancelled") for console in looking), 60, "all consoles show the last state"
+        )
         assert rendered["document"] == now + 1, "only by the last event"

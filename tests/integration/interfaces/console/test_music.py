@@ -64,18 +64,18 @@ def test_an_empty_library_says_how_to_begin(api: TestClient) -> None:
     assert "Read the library first" in page(api)
     assert "from your music library" in page(api, "/songs")
     assert "No songs yet" in page(api, "/search")
-    said = press(api, "sync")
-    assert "3 songs read: 3 new, 0 changed." in said
-    assert "<b>240</b>" not in said
+    message = press(api, "sync")
+    assert "3 songs read: 3 new, 0 changed." in message
+    assert "<b>240</b>" not in message
     assert text(page(api, "/songs")).count("not yet described") == 3
 
 
 def test_a_run_is_estimated_before_it_starts_and_can_be_paused_resumed_and_stopped(
     api: TestClient, provider: ProviderServer
 ) -> None:
-    asked = page(api, "/start", limit="2", mode="metadata", failed="true")
-    assert "about $0.1" in asked
-    assert re.search(r'name="limit" value="2"', asked)
+    estimate = page(api, "/start", limit="2", mode="metadata", failed="true")
+    assert "about $0.1" in estimate
+    assert re.search(r'name="limit" value="2"', estimate)
     assert page(api, "/start", limit="").count("<dt>Songs</dt>") == 1
     assert not provider.records
     assert "The run has started." in press(api, "runs", mode="metadata", limit="2", skip_sync="false", failed="true")
@@ -110,10 +110,10 @@ def test_a_run_shows_its_songs_batches_and_cost(api: TestClient, context: Contex
     assert "Sound of Song 3." in detail
     assert detail.count("Similar songs") == 1
     assert len(re.findall(r'<li class="sheet">', api.get(song[1], headers=PAGE).text)) == 12
-    found = page(api, "/search", q="sound of song 2")
-    assert "best first by words and by mood" in found
-    assert "Song 2" in found
-    assert "No hits" in page(api, "/search", q="zzzz", limit=10) or "best first" in found
+    results = page(api, "/search", q="sound of song 2")
+    assert "best first by words and by mood" in results
+    assert "Song 2" in results
+    assert "No hits" in page(api, "/search", q="zzzz", limit=10) or "best first" in results
     assert set(library(context, MusicQuery())) == {"music-figures", "music-run"}
     assert set(one_run(context, RunQuery(run=run))) == {"music-run", "music-batches"}
 

@@ -65,12 +65,12 @@ def test_a_provider_is_added_tested_and_shown_without_its_key(
         assert tomllib.loads(file.read_text())["providers"]["ai"]["api_key"] == SECRET, "an empty key keeps the old one"
     assert "cannot be used" in sent(api, f"{PROVIDERS}/ai/test", 422), "no server listens there"
     assert SECRET not in caplog.text
-    told = ("/console/events", "/console/settings", "/console/settings/about", "/api/v1/settings", "/api/v1/about")
-    assert SECRET not in str([api.get(path, headers=PAGE).text for path in told])
+    pages = ("/console/events", "/console/settings", "/console/settings/about", "/api/v1/settings", "/api/v1/about")
+    assert SECRET not in str([api.get(path, headers=PAGE).text for path in pages])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"base_url": "ftp://x"}, "must be an http"),
         ({"base_url": "http://169.254.169.254/v1"}, "base_url"),
@@ -86,11 +86,11 @@ def test_a_provider_is_added_tested_and_shown_without_its_key(
     ],
 )
 def test_an_unusable_provider_is_refused_and_not_written(
-    api: TestClient, file: Path, wrong: dict[str, str], said: str
+    api: TestClient, file: Path, wrong: dict[str, str], message: str
 ) -> None:
     before = file.read_bytes()
     whole = {"name": "ai", "base_url": "http://127.0.0.1:9", "model": "m", "api_key": SECRET}
-    assert said in sent(api, code=422, **{**whole, **wrong})
+    assert message in sent(api, code=422, **{**whole, **wrong})
     assert file.read_bytes() == before
 
 

@@ -46,9 +46,9 @@ def press(client: TestClient, path: str, **fields: Any) -> str:
     """Press a button, and return the message of the page."""
     answer = client.post(path, data=fields, headers=BROWSER, follow_redirects=True)
     assert answer.status_code == 200, answer.text
-    found = re.search(r'<div id="said".*?</div>', answer.text, re.DOTALL)
-    assert found is not None
-    return words(found[0])
+    match = re.search(r'<div id="said".*?</div>', answer.text, re.DOTALL)
+    assert match is not None
+    return words(match[0])
 
 
 def state(context: Context) -> str:
@@ -61,8 +61,8 @@ def test_a_queue_is_paused_for_a_time_and_the_reason_is_shown_until_it_is_resume
 ) -> None:
     assert "vision.openai" in page(api)
     assert state(context) == "flowing idle"
-    said = press(api, f"{QUEUE}/pause", minutes="10", reason=f"invoices first {HOSTILE}")
-    assert said.startswith("vision.openai is paused for 10 min. Calls in flight finish; nothing is lost.")
+    message = press(api, f"{QUEUE}/pause", minutes="10", reason=f"invoices first {HOSTILE}")
+    assert message.startswith("vision.openai is paused for 10 min. Calls in flight finish; nothing is lost.")
     assert state(context) == (
         "paused by an operator, resumes in 9 min : “invoices first &lt;img src=x onerror=alert(1)&gt; (by testclient)”"
     )
@@ -162,12 +162,12 @@ def test_workers_are_listed_with_their_work_and_a_dead_beat_is_noticed(api: Test
 def test_nodes_are_shown_to_all_and_tokens_to_administrators_only(
     api: TestClient, connect: Connect, context: Context
 ) -> None:
-    made = api.post("/console/workers/tokens", data={"name": "desk", "kind": "node", "days": "90"}, headers=BROWSER)
-    assert made.status_code == 200
-    found = re.search(r'<pre id="secret">(pstn_[^<]+)</pre>', made.text)
-    assert found is not None
+    created = api.post("/console/workers/tokens", data={"name": "desk", "kind": "node", "days": "90"}, headers=BROWSER)
+    assert created.status_code == 200
+    secret_match = re.search(r'<pre id="secret">(pstn_[^<]+)</pre>', created.text)
+    assert secret_match is not None
     shown = page(api, "/console/workers")
-    assert found[1] not in shown, "it is shown once"
+    assert secret_match[1] not in shown, "it is shown once"
     assert "No node is connected" in shown
     assert "desk" in words(shown)
     reader = connect(Scope.READ, host="0.0.0.0")
@@ -182,6 +182,6 @@ def test_an_unknown_node_job_or_letter_is_a_page_that_says_so(api: TestClient, c
     for path in ("nodes/desk-1", "jobs/5f0c1b9e"):
         answer = api.get(f"/console/workers/{path}", headers=PAGE)
         assert (answer.status_code, path.partition("/")[2] in answer.text) == (404, True)
-    gone = api.post("/console/workers/dlq/host-1/1795341600000-0/replay", headers=BROWSER)
-    assert gone.status_code == 404
+    missing = api.post("/console/workers/dlq/host-1/1795341600000-0/replay", headers=BROWSER)
+    assert missing.status_code == 404
     assert "No node is connected" in workers.all_nodes(context, workers.NodesQuery())["nodes"]

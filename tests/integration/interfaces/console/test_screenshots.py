@@ -59,16 +59,16 @@ def words_of(html: str) -> str:
 def act(client: TestClient, path: str, **fields: Any) -> str:
     """Return the message of an action."""
     answer = client.post(f"{SHOTS_AT}{path}", data=fields, headers={"hx-request": "true"})
-    said = answer.text or answer.headers.get("set-cookie", "")
-    assert answer.status_code == 200, said
-    return words_of(said)
+    message = answer.text or answer.headers.get("set-cookie", "")
+    assert answer.status_code == 200, message
+    return words_of(message)
 
 
 def test_without_frames_the_page_says_how_to_start(api: TestClient) -> None:
-    told = words_of(page(api))
+    words = words_of(page(api))
     for way in ("penstock screenshots add", "screenshots watch", "screenshots capture", "CAPTURE_SOURCES"):
-        assert way in told
-    assert "No frames yet." in told
+        assert way in words
+    assert "No frames yet." in words
     for path in ("/frames", "/rejected", "/batches", "/dead-letters", "/sources", "/delete"):
         assert '<div class="empty">' in page(api, path) or path == "/delete"
     assert "No hits for “cat”" in words_of(page(api, q="cat"))
@@ -172,14 +172,14 @@ def test_a_frame_whose_picture_was_deleted_keeps_its_text(
 def test_a_node_shows_its_frames_and_calls(api: TestClient, story: tuple[list[int], list[int]]) -> None:
     nodes, shots = story
     html = page(api, f"/nodes/{nodes[0]}")
-    told = words_of(html)
-    assert "Checked the invoice." in told
+    words = words_of(html)
+    assert "Checked the invoice." in words
     for shot in shots[:3]:
         assert f'{SHOTS_AT}/frames/{shot}"' in html
-    assert "analysing frames" in told
-    assert "p m" in told, "the call's provider and model"
-    assert "How invoices are checked" in told
-    assert "importance 5, confidence 5, of 10" in told
+    assert "analysing frames" in words
+    assert "p m" in words, "the call's provider and model"
+    assert "How invoices are checked" in words
+    assert "importance 5, confidence 5, of 10" in words
     assert "/console/calls?flow=screenshots&amp;scope_id=" in html
     derived = words_of(page(api, f"/nodes/{nodes[1]}"))
     assert "derived from Paying bills" in derived
@@ -192,11 +192,11 @@ def test_left_out_frames_are_shown_beside_the_frame_that_they_resemble(api: Test
     service.exclude(hand.context, apps=["Signal"])
     hand.add("two", app="Signal")
     html = page(api, "/rejected")
-    told = words_of(html)
-    assert f"5 frames look like frame {first.shot_id}" in told
-    assert "nothing differs; up to 10 count as the same" in told
-    assert "2 more" in told
-    assert "1 frame was excluded" in told
+    words = words_of(html)
+    assert f"5 frames look like frame {first.shot_id}" in words
+    assert "nothing differs; up to 10 count as the same" in words
+    assert "2 more" in words
+    assert "1 frame was excluded" in words
     assert f"/api/v1/screenshots/{first.shot_id}/picture?size=small" in html
     only = words_of(page(api, "/rejected", reason="excluded", source=""))
     assert ("its program is excluded" in only, "look like" in only) == (True, False)
@@ -213,9 +213,9 @@ def test_dead_letters_are_retried_one_by_one_or_all(
         session.execute(update(BATCHES).where(BATCHES.c.id == batch).values(**gave_up))
         session.execute(update(NODES).where(NODES.c.id.in_(nodes)).values(**gave_up))
     html = page(api, "/dead-letters")
-    told = words_of(html)
-    assert f"batch {batch}" in told
-    assert "no key" in told
+    words = words_of(html)
+    assert f"batch {batch}" in words
+    assert "no key" in words
     assert "Retry 4 dead letters" in html, "the question of the button"
     assert "Retry 3 dead letters" in page(api, "/dead-letters", kind="merge")
     assert "Retry" in page(api, f"/batches/{batch}")
@@ -231,11 +231,11 @@ def test_a_range_shows_its_content_before_its_deletion(
     api: TestClient, context: Context, story: tuple[list[int], list[int]]
 ) -> None:
     _, shots = story
-    asked = page(api, "/delete", since="2026-03-01T00:00", until="2026-03-02T00:00")
-    assert "5 frames, 3 nodes based on them, and 0 records" in words_of(asked)
-    assert 'data-confirm="Delete 5 frames, 3 nodes based on them' in asked
-    [since] = re.findall(r'name="since" value="([^"]+\+00:00)"', unescape(asked))
-    [until] = re.findall(r'name="until" value="([^"]+\+00:00)"', unescape(asked))
+    question = page(api, "/delete", since="2026-03-01T00:00", until="2026-03-02T00:00")
+    assert "5 frames, 3 nodes based on them, and 0 records" in words_of(question)
+    assert 'data-confirm="Delete 5 frames, 3 nodes based on them' in question
+    [since] = re.findall(r'name="since" value="([^"]+\+00:00)"', unescape(question))
+    [until] = re.findall(r'name="until" value="([^"]+\+00:00)"', unescape(question))
     act(api, "/delete", since=since, until=until)
     assert queries.screenshots_by_id(context, shots) == {}
     assert "Nothing was captured" in page(api, "/delete", since="2026-03-01T00:00", until="2026-03-02T00:00")
@@ -254,8 +254,8 @@ def test_sources_are_switched_and_programs_excluded(api: TestClient, context: Co
     assert "accepted from now on" in act(api, "/sources/switch", source="screen:7", active="true")
     assert "are not stored from now on" in act(api, "/exclusions", app="Signal", title="")
     act(api, "/exclusions", title="a;b*")
-    found = service.exclusions(context)
-    assert (found.apps, found.titles) == (["Signal"], ["a?b*"])
+    exclusions = service.exclusions(context)
+    assert (exclusions.apps, exclusions.titles) == (["Signal"], ["a?b*"])
     assert "Signal" in page(api, "/sources")
     assert "are stored again" in act(api, "/exclusions/remove", app="Signal")
     assert service.exclusions(context).apps == []
@@ -282,9 +282,9 @@ def test_batches_show_their_state(api: TestClient, hand: Hand) -> None:
     html = page(api, "/batches")
     assert f'href="{SHOTS_AT}/batches/{batch}"' in html
     assert "No batch is in this state" in page(api, "/batches", status="failed")
-    one = page(api, f"/batches/{batch}")
-    assert "making nodes" in one
-    assert all(f'{SHOTS_AT}/frames/{shot}"' in one for shot in shots)
+    batch_page = page(api, f"/batches/{batch}")
+    assert "making nodes" in batch_page
+    assert all(f'{SHOTS_AT}/frames/{shot}"' in batch_page for shot in shots)
 
 
 def test_all_frames_are_listed_and_filtered(api: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,8 +350,8 @@ def test_texts_of_screens_are_escaped(api: TestClient, context: Context, hand: H
 
 def test_the_status_line_is_a_live_fragment(api: TestClient, context: Context, hand: Hand) -> None:
     hand.add()
-    found = shown.fragments(context, shown.ScreenshotsQuery())
-    assert list(found) == ["shots-status"]
-    assert found["shots-status"].startswith('<p class="facts" id="shots-status">')
+    pushed = shown.fragments(context, shown.ScreenshotsQuery())
+    assert list(pushed) == ["shots-status"]
+    assert pushed["shots-status"].startswith('<p class="facts" id="shots-status">')
     assert 'id="shots-status"' in page(api)
     assert "view=screenshots" in page(api)

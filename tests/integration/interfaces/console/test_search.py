@@ -30,9 +30,9 @@ def test_one_search_finds_documents_knowledge_and_screenshots_everywhere(
     text_index.index(context, document)
     item = publish(context, add_base(context, "notes"), ["The lantern is repaired."], name="lantern.md")
 
-    asked = CliRunner().invoke(app, ["search", "lantern", "--json"])
-    assert asked.exit_code == 0, asked.output
-    hits = json.loads(asked.stdout)["hits"]
+    printed = CliRunner().invoke(app, ["search", "lantern", "--json"])
+    assert printed.exit_code == 0, printed.output
+    hits = json.loads(printed.stdout)["hits"]
     assert [(hit["flow"], hit["subject"]) for hit in hits] == [
         ("documents", document),
         ("knowledge", item),

@@ -59,10 +59,10 @@ def test_a_key_is_created_shown_once_and_revoked(context: Context, api: TestClie
     empty = api.get(KEYS, headers=PAGE).text
     assert "This server asks for no key" in empty
     assert "No keys yet" in empty
-    made = api.post(KEYS, data={"name": HOSTILE, "scope": "read", "expires_days": ""}, headers=PAGE)
-    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
-    [secret] = re.findall(r"pstk_[A-Za-z0-9_-]{20,}", made.text)
-    assert HOSTILE not in made.text
+    created = api.post(KEYS, data={"name": HOSTILE, "scope": "read", "expires_days": ""}, headers=PAGE)
+    assert (created.status_code, created.headers["cache-control"]) == (201, "no-store")
+    [secret] = re.findall(r"pstk_[A-Za-z0-9_-]{20,}", created.text)
+    assert HOSTILE not in created.text
     [key] = api_keys.list_keys(context)
     assert (key.name, key.scope, key.expires_at) == (HOSTILE, Scope.READ, None)
     page = api.get(KEYS, headers=PAGE).text
@@ -117,9 +117,9 @@ def test_the_reference_has_a_page_for_every_operation(api: TestClient) -> None:
         answer = api.get(f"{REFERENCE}/{operation}", headers=PAGE)
         assert answer.status_code == 200, operation
     assert len(listed) < 100_000
-    found = api.get(REFERENCE, params={"q": "webhooks replay"}, headers=PAGE).text
-    assert "webhooks_replay_failed" in found
-    assert "documents_submit" not in found
+    results = api.get(REFERENCE, params={"q": "webhooks replay"}, headers=PAGE).text
+    assert "webhooks_replay_failed" in results
+    assert "documents_submit" not in results
     assert "No operation matches" in api.get(REFERENCE, params={"q": HOSTILE}, headers=PAGE).text
     assert api.get(f"{REFERENCE}/nothing", headers=PAGE).status_code == 404
 
@@ -140,8 +140,8 @@ def test_only_administrators_see_its_health(context: Context, connect: Connect) 
     page = administers.get(ABOUT, headers=PAGE).text
     assert str(context.settings.data_dir) in page
     assert "Health" in page
-    told = administers.get("/api/v1/about").json()
-    assert told["folder"]["files"] > 0
-    assert {one["name"] for one in told["checks"]} > {"disk", "database", "workers"}
-    assert not any(one["name"].startswith("provider ") for one in told["checks"]), "no provider is called"
+    about = administers.get("/api/v1/about").json()
+    assert about["folder"]["files"] > 0
+    assert {check["name"] for check in about["checks"]} > {"disk", "database", "workers"}
+    assert not any(check["name"].startswith("provider ") for check in about["checks"]), "no provider is called"
     assert reads.get("/api/v1/about").status_code == 403

@@ -69,9 +69,9 @@ def test_the_session_cookie_works_for_browsers_only(context: Context, connect: C
     client = connect(host="192.0.2.1")
     secret, _ = api_keys.create(context, "desk", Scope.ADMIN)
     answer = client.post("/console/login", data={"key": secret}, headers=BROWSER, follow_redirects=False)
-    said = answer.headers["set-cookie"].lower()
-    assert "httponly" in said
-    assert "samesite=lax" in said
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
     assert client.post("/console/logout", headers=PAGE).status_code == 403  # no header names the page of this form
     assert client.post("/api/v1/documents/actions/pause", json={"ids": []}).status_code == 403
     assert client.post("/api/v1/documents/actions/pause", json={"ids": []}, headers=BROWSER).status_code == 200
@@ -87,8 +87,8 @@ def test_a_wrong_key_is_refused_and_attempts_are_limited(connect: Connect) -> No
     answer = client.post("/console/login", data={"key": "pstk_wrong"}, headers=BROWSER)
     assert answer.status_code == 401
     assert "Invalid key" in answer.text
-    found = {client.post("/console/login", data={"key": f"no{n}"}, headers=BROWSER).status_code for n in range(40)}
-    assert 429 in found
+    statuses = {client.post("/console/login", data={"key": f"no{n}"}, headers=BROWSER).status_code for n in range(40)}
+    assert 429 in statuses
 
 
 def test_login_redirects_to_console_pages_only(context: Context, connect: Connect) -> None:
@@ -141,9 +141,9 @@ def test_a_form_of_many_parts_has_a_size_limit(connect: Connect) -> None:
 def test_an_ended_session_ends_its_stream(context: Context) -> None:
     _, key = api_keys.create(context, "desk", Scope.READ)
     secret = api_sessions.begin(context, key, timedelta(days=1))
-    found = api_sessions.authenticate(context, secret)
-    assert found is not None
-    assert api_sessions.is_still_usable(context, found[0])
+    session = api_sessions.authenticate(context, secret)
+    assert session is not None
+    assert api_sessions.is_still_usable(context, session[0])
     api_sessions.end(context, secret)
-    assert not api_sessions.is_still_usable(context, found[0])
+    assert not api_sessions.is_still_usable(context, session[0])
     assert api_sessions.authenticate(context, secret) is None

@@ -44,11 +44,11 @@ def shots(tmp_path: Path) -> list[Path]:
     """Five pictures, ten seconds apart."""
     folder = tmp_path / "shots"
     folder.mkdir()
-    found = [desk(folder / f"desk{number}.png", f"Invoice {number}", seed=number) for number in range(5)]
-    for number, path in enumerate(found):
+    frames = [desk(folder / f"desk{number}.png", f"Invoice {number}", seed=number) for number in range(5)]
+    for number, path in enumerate(frames):
         at = (AT + timedelta(seconds=10 * number)).timestamp()
         os.utime(path, (at, at))
-    return found
+    return frames
 
 
 def penstock(*arguments: str | Path, code: int = 0, stdin: str = "") -> Result:
@@ -86,8 +86,8 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
     analysis.settle(context, batch.id)
     with ExpandMessage(context, batch.id, CONTROL, ME, None) as work:
         assert work.run().done
-    found = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
-    return sorted(node.id for node in found)
+    nodes = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
+    return sorted(node.id for node in nodes)
 
 
 def failing(context: Context, error: UnitError) -> None:

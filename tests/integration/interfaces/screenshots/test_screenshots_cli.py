@@ -43,8 +43,8 @@ def test_frames_are_listed_also_before_anything_is_made_of_them(context: Context
     penstock("add", *shots[:2], "--app", "Firefox", "--no-wait")
     lines = [line.split() for line in penstock("frames").output.splitlines()[1:]]
     assert [line[0] for line in lines if line and line[0].startswith("f")] == ["f2", "f1"]
-    found = json.loads(penstock("frames", "--app", "fire", "--limit", "1", "--json").output)
-    assert [(one["id"], one["app"]) for one in found] == [(2, "Firefox")]
+    frames = json.loads(penstock("frames", "--app", "fire", "--limit", "1", "--json").output)
+    assert [(frame["id"], frame["app"]) for frame in frames] == [(2, "Firefox")]
     assert "No frames." in penstock("frames", "--source", "screen:9").output
     assert "screen:ID or window:ID" in penstock("frames", "--source", "desk", code=2).output
 
@@ -66,16 +66,16 @@ def test_exclusions_are_added_listed_and_taken_back(context: Context, shots: lis
 
 def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no picture")
-    again = tmp_path / "again.png"
-    again.write_bytes(shots[0].read_bytes())
-    os.utime(again, (AT.timestamp() + 60, AT.timestamp() + 60))
-    told = penstock("add", shots[0], shots[1], again, tmp_path / "bad.png", "--no-wait", code=3).output
-    assert "desk0.png → f1" in told
-    assert "again.png: duplicate of f1 (0 of 256 bits differ, up to 10 count as the same)" in told
-    assert "bad.png: refused: " in told
-    assert "2 screenshots ingested, 1 duplicate, 1 refused." in told
+    copy = tmp_path / "again.png"
+    copy.write_bytes(shots[0].read_bytes())
+    os.utime(copy, (AT.timestamp() + 60, AT.timestamp() + 60))
+    output = penstock("add", shots[0], shots[1], copy, tmp_path / "bad.png", "--no-wait", code=3).output
+    assert "desk0.png → f1" in output
+    assert "again.png: duplicate of f1 (0 of 256 bits differ, up to 10 count as the same)" in output
+    assert "bad.png: refused: " in output
+    assert "2 screenshots ingested, 1 duplicate, 1 refused." in output
     known = shown("add", shots[0], "--no-wait")["files"]
-    assert [(one["outcome"], one["id"]) for one in known] == [("known", 1)]
+    assert [(entry["outcome"], entry["id"]) for entry in known] == [("known", 1)]
     assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
 
 
@@ -87,9 +87,9 @@ def test_add_takes_no_pipe_and_what_links_show_outside_the_folder_only_by_name(
     os.mkfifo(folder / "pipe.png")
     (folder / "leaves.png").symlink_to(shots[0])
     assert "these folders hold no picture" in str(penstock("add", folder, "--no-wait", code=1).exception)
-    told = penstock("add", folder / "pipe.png", folder / "leaves.png", "--no-wait", code=3).output
-    assert "pipe.png: refused: is not a file" in told
-    assert "leaves.png → f1" in told
+    output = penstock("add", folder / "pipe.png", folder / "leaves.png", "--no-wait", code=3).output
+    assert "pipe.png: refused: is not a file" in output
+    assert "leaves.png → f1" in output
 
 
 def test_frames_lead_back_to_the_files_that_were_added_also_when_those_were_moved(
@@ -156,8 +156,8 @@ def test_a_source_that_no_frame_came_from_is_said_to_be_unknown(context: Context
 def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Context, shots: list[Path]) -> None:
     penstock("add", shots[0], "--no-wait")
     penstock("add", shots[0], "--at", "2026-03-01T09:01Z", "--no-wait")
-    (one,) = shown("rejected")
-    assert (one["reason"], one["distance"], one["nearest_id"]) == ("duplicate", 0, 1)
+    (rejected,) = shown("rejected")
+    assert (rejected["reason"], rejected["distance"], rejected["nearest_id"]) == ("duplicate", 0, 1)
     assert shown("rejected", "--source", "screen:9") == []
 
 
@@ -167,16 +167,16 @@ def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: 
     assert "No vision model looked" not in text, "there is nothing that it could have looked at"
     assert "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER" in text
     penstock("add", *shots[:3], "--no-wait")
-    found = shown("status")
-    assert (found["screenshots"], found["buffered"], found["batches"]) == ({"pending": 3}, 3, {})
-    assert 0 < found["next_batch_in_s"] <= 30
+    status = shown("status")
+    assert (status["screenshots"], status["buffered"], status["batches"]) == ({"pending": 3}, 3, {})
+    assert 0 < status["next_batch_in_s"] <= 30
     penstock("add", *shots[3:], "--no-wait")
-    found = shown("status")
-    assert (found["batches"], found["buffered"], found["next_batch_in_s"]) == ({}, 5, 0), "a worker batches them"
+    status = shown("status")
+    assert (status["batches"], status["buffered"], status["next_batch_in_s"]) == ({}, 5, 0), "a worker batches them"
     batch_ready(context)
-    found = shown("status")
-    assert (found["batches"], found["buffered"], found["pressure"]) == ({"pending": 1}, 0, 0)
-    assert any("No vision model looked" in note for note in found["notes"])
+    status = shown("status")
+    assert (status["batches"], status["buffered"], status["pressure"]) == ({"pending": 1}, 0, 0)
+    assert any("No vision model looked" in note for note in status["notes"])
     assert "not their meaning" in penstock("status").output
 
 
@@ -188,7 +188,7 @@ def test_dead_letters_have_reasons_and_are_replayed(
     batch_ready(context)
     batch = screenshots.batches()[0]
     failing(context, NO_KEY)
-    assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "shard 1: no key")]
+    assert [(letter["kind"], letter["reason"]) for letter in shown("dead-letters")] == [("batch", "shard 1: no key")]
     assert re.search(rf"b{batch.id} +batch", penstock("dead-letters").output)
     assert shown("status")["dead_letters"] == {"batch": 1}
     assert "no key" in penstock("batches", "--failed").output
@@ -223,8 +223,8 @@ def test_add_says_why_a_file_could_not_be_analysed(
     penstock("add", *shots, "--no-wait")
     failing(context, NO_KEY)
     monkeypatch.setattr(stack, "using_stack", lambda _: nullcontext(SimpleNamespace(ensure=bool, trouble=str)))
-    (one,) = shown("add", shots[0], code=1)["files"]
-    assert (one["outcome"], one["status"], one["error"]) == ("known", "failed_permanent", "shard 1: no key")
+    (entry,) = shown("add", shots[0], code=1)["files"]
+    assert (entry["outcome"], entry["status"], entry["error"]) == ("known", "failed_permanent", "shard 1: no key")
     assert "desk0.png: not analysed: shard 1: no key" in penstock("add", shots[0], code=1).output
 
 
@@ -287,8 +287,8 @@ class Screens:
         pictures = [self.picture(0), self.picture(self.looks)]
         if front == "KeePassXC":
             pictures = [b"", b""]
-        found = [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
-        return [one for one in found if {one.frame.source, "screen:*"} & {*sources}]
+        captured = [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
+        return [screen for screen in captured if {screen.frame.source, "screen:*"} & {*sources}]
 
     def picture(self, seed: int) -> bytes:
         path = Path(os.environ["PENSTOCK_DATA_DIR"]) / "screen.png"
@@ -317,6 +317,6 @@ def test_what_the_command_line_excludes_is_not_captured_but_noted(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "Capturer", Screens)
-    told = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
-    assert "0 screenshots ingested, 1 excluded." in told
-    assert [(one["source_key"], one["reason"]) for one in shown("rejected")] == [("screen:2", "excluded")]
+    output = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
+    assert "0 screenshots ingested, 1 excluded." in output
+    assert [(entry["source_key"], entry["reason"]) for entry in shown("rejected")] == [("screen:2", "excluded")]

@@ -24,9 +24,9 @@ def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: C
     assert "2026-03-01 10:00" in text, "told in the zone of the settings"
     assert "Indexed: 5 screenshots (0 waiting, 0 failed); vectors of 0 nodes (3 waiting, 0 failed)." in text
     assert "lexical only" in text
-    found = shown("search", "数据库")
-    assert [hit["node"]["id"] for hit in found["hits"]] == [analysed[2]]
-    assert found["lexical"] is True
+    results = shown("search", "数据库")
+    assert [hit["node"]["id"] for hit in results["hits"]] == [analysed[2]]
+    assert results["lexical"] is True
     assert shown("search", "bills", "--since", "2026-03-02")["hits"] == []
     assert shown("search", "bills", "--app", "Word")["hits"] == []
     assert shown("search", "bills", "--app", "firefox")["hits"] != []
@@ -71,8 +71,8 @@ def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: 
 
 
 def test_ids_carry_their_kind(context: Context, analysed: list[int]) -> None:
-    said = " ".join(penstock("show", "1", code=2).output.replace("│", " ").split())
-    assert "'1' may be f1 (a frame), b1 (a batch) or n1 (a node)" in said
+    message = " ".join(penstock("show", "1", code=2).output.replace("│", " ").split())
+    assert "'1' may be f1 (a frame), b1 (a batch) or n1 (a node)" in message
     assert shown("show", "F1") == shown("show", "shot:1") == shown("show", "f1")
     batch = penstock("show", "b1").output
     for part in ("b1 batch_", "f1, f2, f3, f4, f5", "succeeded", "attempts", "the vision model's segments"):
@@ -97,8 +97,8 @@ def test_pictures_are_opened(
     with pytest.raises(UserError, match=rf"\(no app\): open {path}"):
         CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
     works.touch()
-    for one in ("f1", "b1", f"n{analysed[0]}"):
-        assert "Opened f1: " in penstock("show", one, "--open").output
+    for item_id in ("f1", "b1", f"n{analysed[0]}"):
+        assert "Opened f1: " in penstock("show", item_id, "--open").output
     assert seen.read_text().splitlines() == [str(path)] * 4
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(storage_state="deleted"))
@@ -116,6 +116,6 @@ class TestWithAProviderOfEmbeddings:
         text = penstock("search", "bills").output
         assert "Paying bills" in text
         assert "Searched by words only, not by meaning: " in text
-        found = shown("search", "bills")
-        assert found["note"]
-        assert (found["lexical"], len(found["hits"])) == (False, 1)
+        results = shown("search", "bills")
+        assert results["note"]
+        assert (results["lexical"], len(results["hits"])) == (False, 1)

@@ -1,4 +1,4 @@
-"""How a node handles the jobs that a gateway gives it."""
+"""A node handles the jobs that a scripted gateway assigns."""
 
 import threading
 from typing import Any
@@ -71,7 +71,7 @@ def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is
     done = link.expect(NodeResult)
     link.assign("d", prompt="now")
     messages = [link.next() for _ in range(4)]  # the other result may come at any time
-    assert ("JobStarted", "d") in [(type(said).__name__, getattr(said, "job_id", "")) for said in messages]
+    assert ("JobStarted", "d") in [(type(message).__name__, getattr(message, "job_id", "")) for message in messages]
     assert done.job_id in {"a", "b"}
     assert len(executor.runs) == 3
 
@@ -91,7 +91,7 @@ def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is
         (RuntimeError("/secret/path"), ("failed", "the node failed at this job", "transient", None)),
     ],
 )
-def test_an_error_says_its_kind_and_nothing_of_the_inside(
+def test_an_error_says_its_kind_without_internal_details(
     link: NodeLink, executor: ScriptedExecutor, raised: Exception, expected: tuple[Any, ...]
 ) -> None:
     def fail(body: dict[str, Any], partial: Any) -> dict[str, Any]:
@@ -105,19 +105,19 @@ def test_an_error_says_its_kind_and_nothing_of_the_inside(
     assert (error.code, error.message, error.kind, error.retry_after_s) == expected
 
 
-def test_what_cannot_be_sent_is_an_error_of_the_job(link: NodeLink, executor: ScriptedExecutor) -> None:
+def test_a_result_that_cannot_be_sent_fails_its_job(link: NodeLink, executor: ScriptedExecutor) -> None:
     executor.deeds["odd"] = lambda body, partial: {"text": object()}
     link.assign("a", deed="odd")
     link.expect_start("a")
     error = link.result("a").error
     assert error is not None
     assert error.code == "failed"
-    link.assign("b", prompt="it goes on")
+    link.assign("b", prompt="the next")
     link.expect_start("b")
     link.result("b")
 
 
-def test_a_job_that_comes_twice_is_done_once(link: NodeLink, executor: ScriptedExecutor) -> None:
+def test_a_repeated_assignment_runs_once(link: NodeLink, executor: ScriptedExecutor) -> None:
     link.assign("a", wait=True, attempt=2)
     link.expect_start("a", 2)
     link.assign("a", wait=True, attempt=2)
@@ -224,9 +224,7 @@ def test_results_beyond_the_limit_give_way_the_oldest_first(
         assert [job.job_id for job in held] == ["b", "c"]
 
 
-def test_a_result_that_is_larger_than_the_gateway_takes_is_an_error(
-    gateway: ScriptedGateway, node: RunningAgent
-) -> None:
+def test_a_result_over_the_gateway_s_limit_is_an_error(gateway: ScriptedGateway, node: RunningAgent) -> None:
     link = gateway.welcome(max_attachment_bytes=1000, max_message_bytes=70_000)
     link.assign("bytes", (PNG, b"x" * 1001))
     link.expect_start("bytes")
@@ -237,7 +235,7 @@ def test_a_result_that_is_larger_than_the_gateway_takes_is_an_error(
     assert [(error.code, error.kind) for error in errors if error] == [("too_large", "permanent")] * 2
 
 
-def test_a_result_that_a_gateway_closes_for_is_not_sent_for_ever(gateway: ScriptedGateway, link: NodeLink) -> None:
+def test_a_result_that_gateways_reject_is_dropped_after_three_tries(gateway: ScriptedGateway, link: NodeLink) -> None:
     link.assign("a")
     link.expect_start("a")
     for _ in range(3):
@@ -248,7 +246,7 @@ def test_a_result_that_a_gateway_closes_for_is_not_sent_for_ever(gateway: Script
     assert link.registered.held == ()
 
 
-def test_of_a_flood_of_jobs_it_refuses_the_rest_and_keeps_none(
+def test_a_node_refuses_a_flood_of_jobs_and_keeps_no_results_of_it(
     link: NodeLink, node: RunningAgent, executor: ScriptedExecutor
 ) -> None:
     for job_id in ("a", "b"):
@@ -257,12 +255,12 @@ def test_of_a_flood_of_jobs_it_refuses_the_rest_and_keeps_none(
     for number in range(5000):
         link.assign(f"x{number}")
     refused = [link.expect(NodeResult) for _ in range(5000)]
-    assert {said.error.code for said in refused if said.error} == {NODE_BUSY}
+    assert {result.error.code for result in refused if result.error} == {NODE_BUSY}
     assert len(node.agent.bench.results) == 0
     assert len(executor.runs) == 2
 
 
-def test_job_started_is_repeated_only_for_jobs_that_somebody_wants(
+def test_job_started_is_not_repeated_for_cancelled_jobs(
     gateway: ScriptedGateway, link: NodeLink, executor: ScriptedExecutor
 ) -> None:
     for job_id in ("a", "b"):

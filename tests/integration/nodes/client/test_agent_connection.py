@@ -1,4 +1,4 @@
-"""How a node connects to a scripted gateway, stays connected, and leaves."""
+"""A node connects to a scripted gateway, stays connected, and leaves."""
 
 import ssl
 from http import HTTPStatus
@@ -37,7 +37,7 @@ ASSIGN = (
 )
 
 
-def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: RunningAgent) -> None:
+def test_a_node_registers_and_then_sends_heartbeats(gateway: ScriptedGateway, node: RunningAgent) -> None:
     link = gateway.connection()
     assert (link.path, link.token) == ("/ws/node", f"Bearer {TOKEN}")
     link.welcome(heartbeat_ms=50)
@@ -68,32 +68,32 @@ def test_junk_of_a_gateway_ends_the_connection_and_not_the_node(
     link = gateway.welcome()
     link.assign("b")
     link.expect_start("b")
-    assert len([said for said in node.reports if "breaks the protocol" in said]) == 1
+    assert len([report for report in node.reports if "breaks the protocol" in report]) == 1
 
 
-def test_types_that_it_does_not_know_are_passed_over_with_their_frames(link: NodeLink) -> None:
+def test_a_node_ignores_unknown_types_and_their_frames(link: NodeLink) -> None:
     link.junk('{"type": "moon_phase", "attachments": [{"size": 4}]}', b"full")
     link.received("never-was", 3, taken=False)
     link.assign("a")
     link.expect_start("a")
 
 
-def test_it_tries_the_next_gateway_and_says_so_once(executor: ScriptedExecutor) -> None:
+def test_a_node_tries_the_next_gateway_and_reports_it_once(executor: ScriptedExecutor) -> None:
     with scripted_gateway() as first, scripted_gateway() as second:
         first.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
         with running_agent(first, second, executor=executor) as node:
             for _ in range(2):
                 second.welcome().cut()
             second.connection()
-            assert first.nobody_came()
-            assert [said.split(":")[0] for said in node.reports[:2]] == [
+            assert first.has_no_connection()
+            assert [report.split(":")[0] for report in node.reports[:2]] == [
                 "No connection to ws",
                 f"Registered at {second.url}/ws/node (scripted) as desk".split(":")[0],
             ]
-            assert sum("503" in said for said in node.reports) <= 3
+            assert sum("503" in report for report in node.reports) <= 3
 
 
-def test_a_gateway_that_does_not_welcome_it_is_left(gateway: ScriptedGateway, executor: ScriptedExecutor) -> None:
+def test_a_node_leaves_a_gateway_without_a_welcome(gateway: ScriptedGateway, executor: ScriptedExecutor) -> None:
     with running_agent(gateway, executor=executor, limits=LinkLimits(open_s=0.2)):
         assert gateway.connection().closed_with()[0] == 1000
         gateway.welcome()
@@ -107,7 +107,7 @@ def test_a_gateway_that_does_not_welcome_it_is_left(gateway: ScriptedGateway, ex
         (4426, "version", "update the older one"),
     ],
 )
-def test_it_stays_away_when_trying_again_is_no_use(
+def test_a_refused_node_does_not_retry(
     gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, code: int, name: str, says: str
 ) -> None:
     link.say(Error(code="no", message="not you"))
@@ -117,7 +117,7 @@ def test_it_stays_away_when_trying_again_is_no_use(
     assert node.error.code == name
     assert says in str(node.error)
     assert TOKEN not in str(node.error)
-    assert gateway.nobody_came()
+    assert gateway.has_no_connection()
 
 
 @pytest.mark.parametrize("status", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
@@ -131,7 +131,7 @@ def test_a_token_may_be_refused_in_the_handshake(
 
 
 @pytest.mark.parametrize("asked_by", ["itself", "the operator"])
-def test_it_finishes_what_it_has_before_it_ends(
+def test_a_draining_node_finishes_its_jobs_before_it_ends(
     gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, executor: ScriptedExecutor, asked_by: str
 ) -> None:
     link.assign("last", wait=True)
@@ -156,7 +156,7 @@ def test_it_finishes_what_it_has_before_it_ends(
     assert link.closed_with()[0] == 1000
     node.wait()
     assert node.error is None
-    assert gateway.nobody_came()
+    assert gateway.has_no_connection()
 
 
 def test_a_certificate_counts_only_if_its_authority_does(
@@ -166,9 +166,9 @@ def test_a_certificate_counts_only_if_its_authority_does(
     with TlsProxy(files, int(gateway.url.rpartition(":")[2])) as proxy:
         gateway.url = f"wss://127.0.0.1:{proxy.port}"
         with running_agent(gateway, executor=executor) as node:
-            wait_until(lambda: node.reports, DEADLINE_S, "it was refused")
+            wait_until(lambda: node.reports, DEADLINE_S, "the connection was refused")
             assert "its certificate is not trusted: self-signed certificate" in node.reports[0]
-        assert gateway.nobody_came()
+        assert gateway.has_no_connection()
         with running_agent(gateway, executor=executor, trust=ssl.create_default_context(cafile=str(files[0]))):
             link = gateway.welcome()
             link.assign("a", (PNG, b"x" * 100_000))
@@ -177,7 +177,7 @@ def test_a_certificate_counts_only_if_its_authority_does(
         assert proxy.encrypted
 
 
-def test_with_nothing_to_do_it_ends_at_once_connected_or_not(executor: ScriptedExecutor) -> None:
+def test_an_idle_node_ends_at_once_connected_or_not(executor: ScriptedExecutor) -> None:
     with scripted_gateway() as gateway:
         with running_agent(gateway, executor=executor) as node:
             link = gateway.welcome()
@@ -186,7 +186,7 @@ def test_with_nothing_to_do_it_ends_at_once_connected_or_not(executor: ScriptedE
             node.wait()
         gateway.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
         with running_agent(gateway, executor=executor) as node:
-            wait_until(lambda: node.reports, DEADLINE_S, "it was refused")
+            wait_until(lambda: node.reports, DEADLINE_S, "the connection was refused")
             node.drain()
             node.wait()
             assert node.error is None
@@ -203,8 +203,8 @@ def test_jobs_that_outlast_the_grace_are_left(gateway: ScriptedGateway, executor
         assert "1 job and no result left behind" in node.reports[-1]
 
 
-def test_a_second_welcome_means_nothing(link: NodeLink) -> None:
+def test_a_second_welcome_is_ignored(link: NodeLink) -> None:
     link.say(NodeWelcome(instance_id="b", heartbeat_ms=1, max_message_bytes=1, max_attachment_bytes=1))
-    link.assign("a", prompt="all the same")
+    link.assign("a", prompt="as before")
     link.expect_start("a")
     assert link.result("a").error is None

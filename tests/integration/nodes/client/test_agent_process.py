@@ -1,4 +1,4 @@
-"""`penstock node` as users start it: real processes that need only a gateway."""
+"""`penstock node` in real processes, as users start it: they need only a gateway."""
 
 import signal
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ EMBEDDINGS = Capability.EMBEDDINGS
 
 @pytest.fixture
 def cli(data_dir: Path, tmp_path: Path) -> Iterator[Cli]:
-    made = Cli(data_dir, tmp_path, environment(data_dir, PENSTOCK_LOG_LEVEL="DEBUG", PENSTOCK_NODE_TOKEN=TOKEN))
-    yield made
-    made.kill_everything()
+    new_cli = Cli(data_dir, tmp_path, environment(data_dir, PENSTOCK_LOG_LEVEL="DEBUG", PENSTOCK_NODE_TOKEN=TOKEN))
+    yield new_cli
+    new_cli.kill_everything()
 
 
-def test_two_nodes_of_one_data_folder_do_jobs_until_they_are_asked_to_end(gateway: ScriptedGateway, cli: Cli) -> None:
+def test_two_nodes_of_one_data_folder_run_jobs_until_a_signal_ends_them(gateway: ScriptedGateway, cli: Cli) -> None:
     first = cli.start("node", "--gateway", gateway.url, "--slots", "3", "--name", "Rack")
     link = gateway.welcome()
     assert link.registered

@@ -30,11 +30,11 @@ from tests.support.web_server import WebServer, redirect
 def test_pieces_of_an_earlier_attempt_are_void() -> None:
     pieces: list[tuple[int, str]] = []
 
-    async def stream(asked: ReceivedRequest) -> None:
-        await asked.accept()
+    async def stream(received: ReceivedRequest) -> None:
+        await received.accept()
         for attempt, text in ((1, "a"), (1, "b"), (2, "A"), (1, "late"), (2, "B")):
-            await asked.partial(attempt, text)
-        await asked.answer({"text": "AB"}, attempt=2)
+            await received.partial(attempt, text)
+        await received.answer({"text": "AB"}, attempt=2)
 
     with ScriptedGateway(stream) as gateway:
         answer = run(
@@ -67,35 +67,35 @@ def test_junk_closes_the_connection_with_a_reason_and_the_next_one_answers(frame
         gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.VERSION}, "a code for it")
 
 
-def test_messages_of_unknown_types_are_passed_over_with_their_attachments() -> None:
+def test_messages_of_unknown_types_are_ignored_with_their_attachments() -> None:
     with ScriptedGateway() as gateway:
 
-        async def chat(asked: ReceivedRequest) -> None:
+        async def chat(received: ReceivedRequest) -> None:
             late = {"type": "job_result", "request_id": "of nobody", "result": {}, "attachments": [{"size": 1}]}
-            await junk('{"type": "news", "attachments": [{}, {}]}', b"1", b"2", json.dumps(late), b"x")(asked)
-            await echo(asked)
+            await junk('{"type": "news", "attachments": [{}, {}]}', b"1", b"2", json.dumps(late), b"x")(received)
+            await echo(received)
 
         gateway.script.append(chat)
         assert run(gateway.url, lambda session: session.request("text", body={"n": 1})).result["echo"] == {"n": 1}
     assert len(gateway.seen.opens) == 1
 
 
-def test_a_request_that_breaks_every_connection_ends_and_the_others_do_not() -> None:
-    async def hate_one(asked: ReceivedRequest) -> None:
-        if asked.request.request_id == "bad":
-            await asked.socket.close(CloseCode.BAD_MESSAGE, "not valid")
+def test_a_request_that_breaks_every_connection_fails_alone() -> None:
+    async def refuse_one(received: ReceivedRequest) -> None:
+        if received.request.request_id == "bad":
+            await received.socket.close(CloseCode.BAD_MESSAGE, "not valid")
         else:
-            await asked.accept()
-            held.append(asked)
+            await received.accept()
+            held.append(received)
 
     held: list[ReceivedRequest] = []
-    with ScriptedGateway(step=hate_one) as gateway:
+    with ScriptedGateway(step=refuse_one) as gateway:
 
         async def talk(session: Session) -> Any:
             good = asyncio.create_task(session.request("text", request_id="good"))
-            await seen(gateway, lambda: held, "the good one is accepted")
+            await seen(gateway, lambda: held, "the good request is accepted")
             bad = await error_of(session.request("text", request_id="bad"))
-            await seen(gateway, lambda: len(held) == 2, "the good one is sent again")
+            await seen(gateway, lambda: len(held) == 2, "the good request is repeated")
             gateway.do(echo(held[1]))
             await good
             return bad
@@ -105,7 +105,7 @@ def test_a_request_that_breaks_every_connection_ends_and_the_others_do_not() -> 
     assert gateway.ids == ["good", "bad", "good"]
 
 
-def test_a_request_is_not_sent_for_ever() -> None:
+def test_a_request_fails_after_its_last_send() -> None:
     with ScriptedGateway(step=cut) as gateway:
         error = run(gateway.url, lambda session: error_of(session.request("text")), replace(FAST, max_sends=3))
     assert error.code == "gateway_unreachable"
@@ -113,7 +113,7 @@ def test_a_request_is_not_sent_for_ever() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "pstn_wrong", "odd\ntoken"])
-def test_a_token_that_is_not_taken_is_a_permanent_error_that_says_what_to_do(token: str) -> None:
+def test_a_refused_token_is_a_permanent_error_that_says_what_to_do(token: str) -> None:
     with ScriptedGateway() as gateway:
         error = run(gateway.url, lambda session: error_of(session.request("text")), token=token)
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, "auth")
@@ -228,7 +228,7 @@ def test_too_large_requests_fail_alone() -> None:
         {"attachments": [(Attachment(size=0), b"")] * 65},
     ],
 )
-def test_what_the_protocol_cannot_say_is_a_permanent_error(wrong: dict[str, Any]) -> None:
+def test_a_request_that_the_protocol_cannot_express_is_a_permanent_error(wrong: dict[str, Any]) -> None:
     with ScriptedGateway() as gateway:
         error = run(gateway.url, lambda session: error_of(session.request(**({"capability": "text"} | wrong))))
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, "bad_request")

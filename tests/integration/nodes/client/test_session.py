@@ -47,10 +47,18 @@ def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_b
             )
 
         answer = run(gateway.url, talk)
-    [asked] = gateway.seen.requests
-    assert (asked.request.capability, asked.request.model, asked.request.body) == ("vision", "m-1", {"prompt": "What?"})
-    assert (asked.request.request_id, asked.request.if_no_node, asked.request.timeout_ms) == ("r-1", "error", 20_000)
-    assert (asked.parts, asked.request.attachments[0].size) == ([b"12345", b""], 5)
+    [received] = gateway.seen.requests
+    assert (received.request.capability, received.request.model, received.request.body) == (
+        "vision",
+        "m-1",
+        {"prompt": "What?"},
+    )
+    assert (received.request.request_id, received.request.if_no_node, received.request.timeout_ms) == (
+        "r-1",
+        "error",
+        20_000,
+    )
+    assert (received.parts, received.request.attachments[0].size) == ([b"12345", b""], 5)
     assert (answer.result, answer.attempt, answer.node_id, sent) == ({"text": "hi"}, 1, "n", ["sent"])
     assert [(about.name, part) for about, part in answer.attachments] == [("a.png", b"png"), ("b", b"")]
 
@@ -58,11 +66,11 @@ def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_b
 def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> None:
     held: list[ReceivedRequest] = []
 
-    async def hold(asked: ReceivedRequest) -> None:
-        held.append(asked)
+    async def hold(received: ReceivedRequest) -> None:
+        held.append(received)
         if len(held) == 50:
-            for one in reversed(held):
-                await echo(one)
+            for request in reversed(held):
+                await echo(request)
 
     async def talk(session: Session) -> list[SessionReply]:
         return await asyncio.gather(*(session.request("text", body={"n": n}) for n in range(50)))
@@ -74,7 +82,7 @@ def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> No
 
 
 @pytest.mark.parametrize("end", [cut, close(1001), close(1012), close(4408), close(4429), close(4431), close(1011)])
-def test_after_a_lost_connection_the_same_session_sends_the_same_request_again(end: Any) -> None:
+def test_a_session_repeats_its_request_after_a_lost_connection(end: Any) -> None:
     sent: list[int] = []
     with ScriptedGateway(silence, end) as gateway:
 
@@ -105,7 +113,7 @@ def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
     assert gateway.seen.paths == ["/prefix/ws/session"]
 
 
-def test_a_gateway_that_comes_up_later_is_found() -> None:
+def test_a_session_connects_to_a_gateway_that_starts_later() -> None:
     port = free_port()
 
     async def main() -> SessionReply:
@@ -129,7 +137,7 @@ def test_without_any_gateway_a_request_ends_when_patience_or_its_time_is_over() 
         assert url in str(error)
 
 
-def test_a_request_that_nobody_answers_ends_in_time_and_is_cancelled() -> None:
+def test_an_unanswered_request_ends_in_time_and_is_cancelled() -> None:
     with ScriptedGateway(step=silence) as gateway:
 
         async def talk(session: Session) -> UnitError:
@@ -192,8 +200,8 @@ def test_errors_come_with_kind_code_and_wait() -> None:
 def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welcome: dict[str, Any]) -> None:
     held: list[ReceivedRequest] = []
 
-    async def hold(asked: ReceivedRequest) -> None:
-        held.append(asked)
+    async def hold(received: ReceivedRequest) -> None:
+        held.append(received)
 
     with ScriptedGateway(step=hold, **welcome) as gateway:
 
@@ -214,7 +222,7 @@ def test_requests_wait_for_room_and_a_cancelled_one_admits_the_next() -> None:
 
         async def talk(session: Session) -> list[int]:
             first = asyncio.create_task(session.request("text", attachments=part))
-            await seen(gateway, lambda: gateway.ids, "the first is under way")
+            await seen(gateway, lambda: gateway.ids, "the first request is under way")
             waiting = asyncio.create_task(session.request("text", attachments=part, request_id="gives-up"))
             small = asyncio.create_task(session.request("text"))
             await asyncio.sleep(0)
@@ -265,7 +273,7 @@ def test_the_welcome_says_who_the_gateway_is_and_an_idle_session_stays_open() ->
     assert len(gateway.seen.opens) == 1
 
 
-def test_opening_fails_as_requests_do() -> None:
+def test_opening_a_session_fails_like_a_request() -> None:
     nowhere = f"ws://127.0.0.1:{free_port()}"
 
     def code(url: str, token: str, limits: SessionLimits = FAST, timeout_s: float = 20) -> str:

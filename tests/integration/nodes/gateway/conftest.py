@@ -45,9 +45,9 @@ Start = Callable[..., GatewayThread]
 @pytest.fixture
 def state_server(request: pytest.FixtureRequest) -> RedisServer | NamedServer | NamedCluster:
     """The Redis with the gateway's state."""
-    found = request.getfixturevalue("redis_cluster" if named_redis.ON_CLUSTER else "redis_server")
-    assert isinstance(found, RedisServer | NamedServer | NamedCluster)
-    return found
+    server = request.getfixturevalue("redis_cluster" if named_redis.ON_CLUSTER else "redis_server")
+    assert isinstance(server, RedisServer | NamedServer | NamedCluster)
+    return server
 
 
 @pytest.fixture
@@ -75,22 +75,22 @@ def gateway(start: Start) -> GatewayThread:
     return start()
 
 
-Node = Callable[..., RawNode]
-Session = Callable[..., RawSession]
+ConnectNode = Callable[..., RawNode]
+ConnectSession = Callable[..., RawSession]
 
 
 @pytest.fixture
-def node(secrets: Tokens, closing: ExitStack) -> Node:
-    """Connect a node: `node(gateway, "n1", slots=2)`."""
+def connect_node(secrets: Tokens, closing: ExitStack) -> ConnectNode:
+    """Connect a node: `connect_node(gateway, "n1", slots=2)`."""
 
-    def connected(gateway: GatewayThread, node_id: str = "n1", **how: Any) -> RawNode:
-        return closing.enter_context(RawNode(gateway.url, secrets.node, node_id, **how))
+    def connected(gateway: GatewayThread, node_id: str = "n1", **details: Any) -> RawNode:
+        return closing.enter_context(RawNode(gateway.url, secrets.node, node_id, **details))
 
     return connected
 
 
 @pytest.fixture
-def session(secrets: Tokens, closing: ExitStack) -> Session:
+def connect_session(secrets: Tokens, closing: ExitStack) -> ConnectSession:
     """Open a session."""
 
     def opened(gateway: GatewayThread, session_id: str = "", secret: str = "") -> RawSession:

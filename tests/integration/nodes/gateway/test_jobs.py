@@ -3,21 +3,23 @@
 from uuid import uuid4
 
 from pipeline.nodes.job import JobState
-from tests.integration.nodes.gateway.conftest import Node, Session, Start
+from tests.integration.nodes.gateway.conftest import ConnectNode, ConnectSession, Start
 from tests.support.gateway import GatewayThread
 from tests.support.waiting import wait_until
 
 
-def test_a_job_goes_to_a_node_and_its_result_comes_back(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_a_job_goes_to_a_node_and_its_result_comes_back(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     request = asker.ask("r1", b"picture", timeout_ms=20_000)
-    job = one.job()
+    job = node.job()
     assert (job["capability"], job["model"], job["body"], job["attempt"]) == ("text", "m", {"prompt": "Say so."}, 1)
     assert job.parts == [b"picture"]
-    one.say("job_ack", job)
-    one.say("job_started", job)
-    one.answer(job, "so", b"cut out")
-    received = one.until("result_received")
+    node.say("job_ack", job)
+    node.say("job_started", job)
+    node.answer(job, "so", b"cut out")
+    received = node.until("result_received")
     assert (received["job_id"], received["taken"]) == (job["job_id"], True)
     accepted = asker.receive()
     assert (accepted.type, accepted["request_id"], accepted["job_id"]) == ("job_accepted", request, job["job_id"])
@@ -28,90 +30,96 @@ def test_a_job_goes_to_a_node_and_its_result_comes_back(gateway: GatewayThread, 
         "n1",
         [b"cut out"],
     )
-    found = lambda: gateway.do(gateway.instance.jobs.get(job["job_id"]))  # noqa: E731
-    wait_until(lambda: found().state is JobState.RELEASED, 60, "the job is released", last=found)
+    stored_job = lambda: gateway.do(gateway.instance.jobs.get(job["job_id"]))  # noqa: E731
+    wait_until(lambda: stored_job().state is JobState.RELEASED, 60, "the job is released", last=stored_job)
     assert gateway.do(gateway.instance.slots.held("n1")) == {}
 
 
 def test_an_old_node_that_acknowledges_nothing_does_its_job(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask()
-    one.answer(one.job(), "so")
+    node.answer(node.job(), "so")
     assert asker.result()["result"] == {"text": "so"}
 
 
 def test_partial_results_come_in_their_order_and_count_as_a_start(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask(partials=True)
-    job = one.job()
+    job = node.job()
     for piece in "abc":
-        one.say("job_partial", job, text=piece)
+        node.say("job_partial", job, text=piece)
     pieces = [asker.until("job_partial") for _ in range(3)]
     assert [(piece["attempt"], piece["text"]) for piece in pieces] == [(1, "a"), (1, "b"), (1, "c")]
     assert gateway.do(gateway.instance.jobs.get(job["job_id"])).state is JobState.RUNNING
-    one.answer(job)
+    node.answer(job)
     assert asker.result()["result"] == {"text": "done"}
 
 
-def test_partials_go_only_to_sessions_that_want_them(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_partials_go_only_to_sessions_that_want_them(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask()
-    job = one.job()
-    one.say("job_partial", job, text="a")
-    one.answer(job)
+    job = node.job()
+    node.say("job_partial", job, text="a")
+    node.answer(job)
     assert [asker.receive().type, asker.receive().type] == ["job_accepted", "job_result"]
 
 
 def test_half_a_character_on_its_way_there_or_back_holds_up_nothing(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask(body={"prompt": "half \ud83d"})
-    job = one.job()
+    job = node.job()
     assert job["body"] == {"prompt": "half \ufffd"}
-    one.answer(job, "\ude00 back")
+    node.answer(job, "\ude00 back")
     assert asker.result()["result"] == {"text": "\ufffd back"}
 
 
-def test_an_error_of_the_node_is_the_answer(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_an_error_of_the_node_is_the_answer(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask()
     error = {"code": "refused_to_answer", "message": "no", "kind": "permanent"}
-    one.say("job_result", one.job(), error=error)
+    node.say("job_result", node.job(), error=error)
     assert asker.result()["error"] == error
 
 
-def test_the_same_request_again_is_the_same_job_and_gets_the_same_result(
-    gateway: GatewayThread, node: Node, session: Session
+def test_a_repeated_request_is_the_same_job_with_the_same_result(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker, other = node(gateway), session(gateway), session(gateway)
+    node, asker, other = connect_node(gateway), connect_session(gateway), connect_session(gateway)
     request = asker.ask()
-    job = one.job()
+    job = node.job()
     other.ask(request)
     assert other.until("job_accepted")["job_id"] == job["job_id"]
-    one.answer(job, "once")
+    node.answer(job, "once")
     assert [asker.result()["result"], other.result()["result"]] == [{"text": "once"}] * 2
-    third = session(gateway)
+    third = connect_session(gateway)
     third.ask(request)
     assert third.result()["result"] == {"text": "once"}, "the result is kept for a while"
-    one.until("result_received")
-    assert one.nothing_comes()
+    node.until("result_received")
+    assert node.nothing_comes()
 
 
-def test_a_request_that_failed_may_be_asked_again(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_a_failed_request_may_be_repeated(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     request = asker.ask()
-    first = one.job()
-    one.say("job_result", first, error={"code": "failed", "message": "out of memory"})
+    first = node.job()
+    node.say("job_result", first, error={"code": "failed", "message": "out of memory"})
     assert asker.result()["error"]["code"] == "failed"
-    wait_until(lambda: _asked_anew(asker, request), 60, "the request is forgotten")
-    again = one.job()
-    assert again["job_id"] != first["job_id"]
-    one.answer(again)
+    wait_until(lambda: _asked_anew(asker, request), 60, "the failed request is forgotten")
+    second = node.job()
+    assert second["job_id"] != first["job_id"]
+    node.answer(second)
     assert asker.until("job_result")["result"] == {"text": "done"}
 
 
@@ -121,64 +129,68 @@ def _asked_anew(asker: object, request: str) -> bool:
 
 
 def test_requests_of_two_tokens_are_two_jobs(
-    gateway: GatewayThread, node: Node, session: Session, other_session_token: str
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, other_session_token: str
 ) -> None:
-    one, asker = node(gateway, slots=2), session(gateway)
-    stranger = session(gateway, secret=other_session_token)
+    node, asker = connect_node(gateway, slots=2), connect_session(gateway)
+    stranger = connect_session(gateway, secret=other_session_token)
     request = uuid4().hex
     asker.ask(request)
     stranger.ask(request)
-    jobs = {one.job()["job_id"], one.job()["job_id"]}
+    jobs = {node.job()["job_id"], node.job()["job_id"]}
     assert len(jobs) == 2
 
 
-def test_cancelled_the_node_is_told_and_its_slot_is_free(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_a_cancelled_job_ends_at_its_node_and_frees_its_slot(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     request = asker.ask()
-    job = one.job()
+    job = node.job()
     asker.until("job_accepted")
     asker.send({"type": "job_cancel", "request_id": request})
-    assert one.until("job_cancel")["job_id"] == job["job_id"]
-    one.answer(job, "too late")
-    assert one.until("result_received")["taken"] is False
+    assert node.until("job_cancel")["job_id"] == job["job_id"]
+    node.answer(job, "too late")
+    assert node.until("result_received")["taken"] is False
     asker.ask()
-    assert one.job()["attempt"] == 1
+    assert node.job()["attempt"] == 1
 
 
 def test_a_job_cancelled_in_line_does_not_block_the_jobs_behind_it(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask()
-    running = one.job()
+    running = node.job()
     cancelled = asker.ask()
-    wait_until(lambda: _waiting(gateway) == 1, 60, "it is in line")
+    wait_until(lambda: _waiting(gateway) == 1, 60, "the first job is in line")
     asker.ask("behind")
-    wait_until(lambda: _waiting(gateway) == 2, 60, "both are in line")
+    wait_until(lambda: _waiting(gateway) == 2, 60, "both jobs are in line")
     asker.send({"type": "job_cancel", "request_id": cancelled})
-    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 2, 60, "it is cancelled")
-    one.answer(running)
+    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 2, 60, "the first job is cancelled")
+    node.answer(running)
     asker.result()
-    one.answer_next()
+    node.answer_next()
     assert asker.result()["request_id"] == "behind"
 
 
-def test_cancelled_by_one_of_two_it_goes_on_for_the_other(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker, other = node(gateway), session(gateway), session(gateway)
+def test_a_job_continues_if_one_of_two_sessions_cancels_it(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker, other = connect_node(gateway), connect_session(gateway), connect_session(gateway)
     request = asker.ask()
-    job = one.job()
+    job = node.job()
     other.ask(request)
     other.until("job_accepted")
     asker.send({"type": "job_cancel", "request_id": request})
-    one.answer(job)
+    node.answer(job)
     assert other.result()["result"] == {"text": "done"}
 
 
 def test_a_request_without_a_node_fails_at_once_if_it_asks_for_that(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    node(gateway)
-    asker = session(gateway)
+    connect_node(gateway)
+    asker = connect_session(gateway)
     asker.ask(model="unheard-of", if_no_node="error")
     error = asker.result()["error"]
     assert (error["code"], error["kind"]) == ("no_node", "rate_limited")
@@ -186,67 +198,75 @@ def test_a_request_without_a_node_fails_at_once_if_it_asks_for_that(
 
 
 def test_a_waiting_request_fails_when_the_last_node_that_offers_it_leaves(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, first, second = node(gateway, slots=1), session(gateway), session(gateway)
+    node, first, second = connect_node(gateway, slots=1), connect_session(gateway), connect_session(gateway)
     first.ask()
-    job = one.job()
+    job = node.job()
     second.ask("behind", if_no_node="error", timeout_ms=60_000)
     second.until("job_accepted")
-    one.send({"type": "node_drain"})
+    node.send({"type": "node_drain"})
     assert second.result()["error"]["code"] == "no_node"
-    one.answer(job)
+    node.answer(job)
     assert first.result()["result"] == {"text": "done"}
 
 
-def test_a_job_waits_until_a_node_offers_its_capability(gateway: GatewayThread, node: Node, session: Session) -> None:
-    asker = session(gateway)
+def test_a_job_waits_until_a_node_offers_its_capability(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    asker = connect_session(gateway)
     asker.ask(timeout_ms=20_000)
     asker.until("job_accepted")
-    node(gateway).answer_next()
+    connect_node(gateway).answer_next()
     assert asker.result()["result"] == {"text": "done"}
 
 
-def test_waiting_ends_with_the_time_that_was_given(gateway: GatewayThread, session: Session) -> None:
-    asker = session(gateway)
+def test_a_request_without_a_node_times_out(gateway: GatewayThread, connect_session: ConnectSession) -> None:
+    asker = connect_session(gateway)
     asker.ask(timeout_ms=300)
     error = asker.result()["error"]
     assert (error["code"], error["message"]) == ("timed_out", "no node offered text m in time")
 
 
-def test_a_node_gets_no_more_than_its_slots(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway, slots=2), session(gateway)
+def test_a_node_gets_no_more_than_its_slots(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway, slots=2), connect_session(gateway)
     for _ in range(5):
         asker.ask()
-    first, second = one.job(), one.job()
-    assert one.nothing_comes()
-    one.answer(first)
-    third = one.job()
-    one.answer(second)
-    one.answer(third)
+    first, second = node.job(), node.job()
+    assert node.nothing_comes()
+    node.answer(first)
+    third = node.job()
+    node.answer(second)
+    node.answer(third)
     for _ in range(2):
-        one.answer(one.job())
+        node.answer(node.job())
     assert {asker.result().type for _ in range(5)} == {"job_result"}
 
 
-def test_a_slot_goes_to_requesters_in_turn(
-    gateway: GatewayThread, node: Node, session: Session, other_session_token: str
+def test_requesters_take_turns_at_a_slot(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, other_session_token: str
 ) -> None:
-    one, many, few = node(gateway), session(gateway), session(gateway, secret=other_session_token)
+    node, many, few = (
+        connect_node(gateway),
+        connect_session(gateway),
+        connect_session(gateway, secret=other_session_token),
+    )
     for number in range(6):
         many.ask(f"many-{number}", body={"prompt": "many"})
         many.until("job_accepted")
-    running = one.job()
+    running = node.job()
     for number in range(2):
         few.ask(f"few-{number}", body={"prompt": "few"})
         few.until("job_accepted")
-    wait_until(lambda: _waiting(gateway) == 7, 60, "all others wait", last=lambda: _waiting(gateway))
+    wait_until(lambda: _waiting(gateway) == 7, 60, "all other jobs wait", last=lambda: _waiting(gateway))
     order = []
     for _ in range(4):
-        one.answer(running)
-        running = one.job()
+        node.answer(running)
+        running = node.job()
         order.append(running["body"]["prompt"])
-    assert order.count("few") == 2, "who asks for little does not wait for who asks for much"
+    assert order.count("few") == 2, "few requests do not wait behind many of another requester"
 
 
 def _waiting(gateway: GatewayThread) -> int:
@@ -254,45 +274,47 @@ def _waiting(gateway: GatewayThread) -> int:
 
 
 def test_a_drained_node_finishes_what_it_has_and_gets_no_more(
-    gateway: GatewayThread, node: Node, session: Session
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway, slots=2), session(gateway)
+    node, asker = connect_node(gateway, slots=2), connect_session(gateway)
     asker.ask()
-    job = one.job()
-    one.send({"type": "node_drain"})
-    wait_until(lambda: gateway.instance.nodes["n1"].state.draining, 60, "it is draining")
+    job = node.job()
+    node.send({"type": "node_drain"})
+    wait_until(lambda: gateway.instance.nodes["n1"].state.draining, 60, "the node is draining")
     asker.ask("later", timeout_ms=20_000)
-    assert one.nothing_comes()
-    one.answer(job)
+    assert node.nothing_comes()
+    node.answer(job)
     assert asker.result()["result"] == {"text": "done"}
-    node(gateway, "n2").answer_next()
+    connect_node(gateway, "n2").answer_next()
     assert asker.result()["node_id"] == "n2"
 
 
-def test_requests_that_sessions_left_behind_count_against_their_token(
-    start: Start, session: Session, other_session_token: str
+def test_requests_of_closed_sessions_count_against_their_token(
+    start: Start, connect_session: ConnectSession, other_session_token: str
 ) -> None:
     gateway = start(max_token_jobs=4)
     for _ in range(2):
-        leaving = session(gateway)
+        leaving = connect_session(gateway)
         for _ in range(2):
             leaving.ask(timeout_ms=60_000)
             assert leaving.until("job_accepted")
         leaving.drop()
-    wait_until(lambda: not gateway.instance.sessions, 60, "both have gone")
+    wait_until(lambda: not gateway.instance.sessions, 60, "both sessions have closed")
     wait_until(lambda: len(gateway.instance.dispatch.jobs) == 4, 60, "their jobs stay")
-    asker = session(gateway)
+    asker = connect_session(gateway)
     asker.ask()
     error = asker.result()["error"]
     assert (error["code"], error["kind"]) == ("too_many_jobs", "rate_limited")
-    other = session(gateway, secret=other_session_token)
+    other = connect_session(gateway, secret=other_session_token)
     other.ask()
-    assert other.until("job_accepted"), "another token has its own"
+    assert other.until("job_accepted"), "another token has its own limit"
 
 
-def test_too_many_jobs_of_one_session_are_refused(start: Start, node: Node, session: Session) -> None:
+def test_too_many_jobs_of_one_session_are_refused(
+    start: Start, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
     gateway = start(max_session_jobs=2)
-    asker = session(gateway)
+    asker = connect_session(gateway)
     for _ in range(3):
         asker.ask()
     error = asker.result()["error"]

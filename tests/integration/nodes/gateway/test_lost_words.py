@@ -1,4 +1,4 @@
-"""Lost messages between instances, and events between two messages: jobs go on, and finish once."""
+"""Jobs finish once although messages between instances are lost, or other events come between two messages."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,24 +10,24 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from pipeline.nodes.gateway import dispatch
 from pipeline.nodes.state import requests
 from pipeline.nodes.state.inbox import Inbox
-from tests.integration.nodes.gateway.conftest import Node, Session, Start
+from tests.integration.nodes.gateway.conftest import ConnectNode, ConnectSession, Start
 from tests.support.gateway import GatewayThread
 from tests.support.waiting import wait_until
 
 
 def loses(gateway: GatewayThread, lost: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Drop this instance's messages of one kind. Returns the list of the dropped ones."""
-    inbox, found = gateway.instance.inbox, []
+    """Drop this instance's messages of one kind. Return the list of their recipients."""
+    inbox, recipients = gateway.instance.inbox, []
     send: Callable[..., Awaitable[bool]] = inbox.send
 
     async def sent(to: str, kind: str, *rest: Any) -> bool:
         if kind == lost:
-            found.append(to)
+            recipients.append(to)
             return True
         return await send(to, kind, *rest)
 
     monkeypatch.setattr(inbox, "send", sent)
-    return found
+    return recipients
 
 
 @pytest.fixture
@@ -40,56 +40,65 @@ def sees(gateway: GatewayThread, node_id: str) -> None:
 
 
 def test_a_result_whose_message_was_lost_reaches_its_session(
-    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[GatewayThread, GatewayThread],
+    connect_node: ConnectNode,
+    connect_session: ConnectSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = pair
-    one, asker, there = node(a), session(a), session(b)
+    node, asker, there = connect_node(a), connect_session(a), connect_session(b)
     lost = loses(a, "result", monkeypatch)
     request = asker.ask(timeout_ms=30_000)
-    job = one.job()
+    job = node.job()
     there.ask(request, timeout_ms=30_000)
     there.until("job_accepted")
-    one.answer(job)
+    node.answer(job)
     assert [asker.result()["result"], there.result()["result"]] == [{"text": "done"}] * 2
     assert lost == ["b"]
 
 
 def test_a_job_goes_to_another_node_although_the_message_about_the_retry_was_lost(
-    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[GatewayThread, GatewayThread],
+    connect_node: ConnectNode,
+    connect_session: ConnectSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = pair
     monkeypatch.setattr(dispatch, "_SYNC_S", 0.2)
-    one, asker = node(a), session(b)
+    node, asker = connect_node(a), connect_session(b)
     sees(b, "n1")
     lost = loses(a, "again", monkeypatch)
     asker.ask(timeout_ms=30_000)
-    one.say("job_result", one.job(), error={"code": "NODE_BUSY"})
+    node.say("job_result", node.job(), error={"code": "NODE_BUSY"})
     # The gateway may repeat an assignment that the node has not acknowledged.
-    one.answer(next(job for job in iter(one.job, None) if job["attempt"] == 2))
+    node.answer(next(job for job in iter(node.job, None) if job["attempt"] == 2))
     assert asker.result()["result"] == {"text": "done"}
     assert lost == ["b"]
 
 
 def test_a_job_whose_cancellation_was_lost_frees_its_slot(
-    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[GatewayThread, GatewayThread],
+    connect_node: ConnectNode,
+    connect_session: ConnectSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = pair
-    one, asker = node(a), session(b)
+    node, asker = connect_node(a), connect_session(b)
     sees(b, "n1")
     lost = loses(b, "cancel", monkeypatch)
     request = asker.ask(timeout_ms=30_000)
-    job = one.job()
+    job = node.job()
     asker.send({"type": "job_cancel", "request_id": request})
-    assert one.until("job_cancel")["job_id"] == job["job_id"]
-    wait_until(lambda: not a.instance.nodes["n1"].jobs, 60, "its slot is free")
+    assert node.until("job_cancel")["job_id"] == job["job_id"]
+    wait_until(lambda: not a.instance.nodes["n1"].jobs, 60, "the job's slot is free")
     assert lost == ["a"]
 
 
 def test_a_node_keeps_the_job_that_it_gets_while_it_registers(
-    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at, asker = gateway.instance, session(gateway)
-    node(gateway)
+    at, asker = gateway.instance, connect_session(gateway)
+    connect_node(gateway)
     held = at.slots.held
 
     async def slowly(node_id: str) -> dict[str, int]:
@@ -98,26 +107,26 @@ def test_a_node_keeps_the_job_that_it_gets_while_it_registers(
         return await held(node_id)
 
     monkeypatch.setattr(at.slots, "held", slowly)
-    again = node(gateway)
+    reconnected = connect_node(gateway)
     asker.ask(timeout_ms=30_000)
-    job = again.job()
-    assert again.nothing_comes()
-    again.answer(job)
+    job = reconnected.job()
+    assert reconnected.nothing_comes()
+    reconnected.answer(job)
     assert (asker.result()["attempt"], job["attempt"]) == (1, 1)
 
 
-def test_a_request_whose_result_is_forgotten_is_another_job(
-    start: Start, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+def test_a_request_whose_result_has_expired_is_another_job(
+    start: Start, connect_node: ConnectNode, connect_session: ConnectSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = start(result_ttl_ms=1000)
     monkeypatch.setattr(requests, "OUTLIVED_MS", 500)
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     request = asker.ask(timeout_ms=600_000)
-    first = one.answer_next()
+    first = node.answer_next()
     asker.result()
-    wait_until(lambda: gateway.do(gateway.instance.jobs.get(first["job_id"])) is None, 60, "it is forgotten")
+    wait_until(lambda: gateway.do(gateway.instance.jobs.get(first["job_id"])) is None, 60, "the result has expired")
     asker.ask(request, timeout_ms=600_000)
-    assert one.answer_next()["job_id"] != first["job_id"], "nodes pass over what they have done"
+    assert node.answer_next()["job_id"] != first["job_id"], "a node would ignore a job that it has done"
     assert asker.result()["result"] == {"text": "done"}
 
 
@@ -137,31 +146,31 @@ def answers_are_lost(jobs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 def test_a_job_whose_creation_had_no_answer_runs_when_the_request_is_repeated(
-    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     lost = answers_are_lost(gateway.instance.jobs, "create", monkeypatch)
     request = asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
     asker.ask(request, timeout_ms=30_000)
-    one.answer_next()
+    node.answer_next()
     assert asker.result()["result"] == {"text": "done"}
     assert lost
 
 
-def test_an_undelivered_assignment_is_sent_again(
-    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+def test_an_undelivered_assignment_is_repeated(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "_SYNC_S", 0.2)
-    nodes, asker = [node(gateway, f"n{number}") for number in range(3)], session(gateway)
+    nodes, asker = [connect_node(gateway, f"n{number}") for number in range(3)], connect_session(gateway)
     lost = answers_are_lost(gateway.instance.jobs, "dispatch", monkeypatch)
     asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
-    wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 60, "a node is told")
+    wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 60, "a node has the assignment")
     (link,) = [link for link in gateway.instance.nodes.values() if link.jobs]
-    (one,) = [one for one in nodes if one.id == link.id]
-    assert one.answer_next()["attempt"] == 1
-    wait_until(lambda: not gateway.instance.dispatch.jobs, 60, "it is done")
+    (node,) = [node for node in nodes if node.id == link.id]
+    assert node.answer_next()["attempt"] == 1
+    wait_until(lambda: not gateway.instance.dispatch.jobs, 60, "the job is done")
     assert lost
 
 
@@ -182,32 +191,36 @@ def test_messages_from_a_dead_inbox_are_not_sent_back_to_it(gateway: GatewayThre
         return state.store.ops["xadd", "ok"] - before
 
     assert gateway.do(drained()) == 0
-    left = gateway.do(state.store.do("XLEN", state.store.keys.inbox(dead)))
-    assert left == 1, "what cannot be understood becomes a dead letter, and nothing else"
+    remaining = gateway.do(state.store.do("XLEN", state.store.keys.inbox(dead)))
+    assert remaining == 1, "only the invalid message remains, to become a dead letter"
 
 
-def test_lines_for_different_models_take_turns_at_a_node(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
+def test_lines_for_different_models_take_turns_at_a_node(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), connect_session(gateway)
     many = [asker.ask(timeout_ms=30_000) for _ in range(8)]
-    wait_until(lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7}, 60, "one has the slot")
+    wait_until(lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7}, 60, "one request has the slot")
     single = asker.ask(model="n", timeout_ms=30_000)
-    wait_until(lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7, "text:n": 1}, 60, "they wait")
+    wait_until(
+        lambda: gateway.do(gateway.instance.waiting.pools()) == {"text:m": 7, "text:n": 1}, 60, "the others wait"
+    )
     order = []
     for _ in [*many, single]:
-        one.answer_next()
+        node.answer_next()
         order.append(asker.result()["request_id"])
-    assert order.index(single) <= 4, "not after all others"
+    assert order.index(single) <= 4, "the single request does not wait for all others"
 
 
-def test_a_line_that_has_had_a_slot_is_not_quicker_than_the_other(
-    gateway: GatewayThread, node: Node, session: Session
+def test_lines_for_two_models_alternate_at_one_slot(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
-    asked = {model: [asker.ask(model=model, timeout_ms=300_000) for _ in range(8)] for model in "mn"}
+    node, asker = connect_node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), connect_session(gateway)
+    request_ids = {model: [asker.ask(model=model, timeout_ms=300_000) for _ in range(8)] for model in "mn"}
     # On a cluster, the first request is not always the first to get the slot.
     wait_until(lambda: sorted(gateway.do(gateway.instance.waiting.pools()).values()) == [7, 8], 60, "the others wait")
     order = ""
     for _ in range(14):
-        one.answer_next()
-        order += "m" if asker.result()["request_id"] in asked["m"] else "n"
+        node.answer_next()
+        order += "m" if asker.result()["request_id"] in request_ids["m"] else "n"
     assert not {"mmm", "nnn"} & {order[begin : begin + 3] for begin in range(12)}, order

@@ -1,4 +1,4 @@
-"""An operator's calls reach nodes, sessions and jobs, which are raw connections here."""
+"""An operator's calls reach nodes, sessions and jobs. Raw connections stand in for nodes and sessions."""
 
 from pipeline.nodes import service
 from pipeline.nodes.job import JobState
@@ -8,12 +8,12 @@ from tests.support.gateway import GatewayThread, RawNode, RawSession, token
 from tests.support.waiting import wait_until
 
 
-def test_a_drained_node_is_told_why_and_gets_no_more(context: Context) -> None:
+def test_a_drained_node_gets_the_reason_and_no_further_jobs(context: Context) -> None:
     with GatewayThread(context) as gateway, RawNode(gateway.url, token(context, TokenKind.NODE), "desk") as node:
         wait_until(lambda: service.nodes(context), 60, "the node is listed")
         service.drain(context, "desk", "painting")
         assert node.until("drain")["reason"] == "painting"
-        wait_until(lambda: service.node(context, "desk").status == "draining", 60, "it is shown as draining")
+        wait_until(lambda: service.node(context, "desk").status == "draining", 60, "the node's status is draining")
 
 
 def test_a_cancelled_job_ends_for_node_and_session(context: Context) -> None:
@@ -25,14 +25,16 @@ def test_a_cancelled_job_ends_for_node_and_session(context: Context) -> None:
     ):
         session.ask()
         job = node.job()
-        (found,) = service.jobs(context, JobState.DISPATCHED)
-        assert (found.job_id, found.node_id, found.token) == (job["job_id"], "desk", "pipeline")
+        (dispatched,) = service.jobs(context, JobState.DISPATCHED)
+        assert (dispatched.job_id, dispatched.node_id, dispatched.token) == (job["job_id"], "desk", "pipeline")
         wait_until(lambda: service.nodes(context), 60, "the node is listed")
-        assert service.node(context, "desk").jobs == [found.job_id]
-        service.cancel(context, found.job_id)
+        assert service.node(context, "desk").jobs == [dispatched.job_id]
+        service.cancel(context, dispatched.job_id)
         assert session.result()["error"]["code"] == "cancelled"
-        assert node.until("job_cancel")["job_id"] == found.job_id
-        wait_until(lambda: service.job(context, found.job_id).state is JobState.RELEASED, 60, "its slot is free")
+        assert node.until("job_cancel")["job_id"] == dispatched.job_id
+        wait_until(
+            lambda: service.job(context, dispatched.job_id).state is JobState.RELEASED, 60, "the job's slot is free"
+        )
         assert service.node(context, "desk").jobs == []
 
 
@@ -48,5 +50,5 @@ def test_revoked_nodes_and_tokens_lose_their_connections(context: Context) -> No
         assert node.until("nothing").code == 4401
         service.revoke_token(context, "pipeline")
         assert session.until("nothing").code == 4401
-        with RawNode(gateway.url, own, "rack-3") as again:
-            assert 4401 in (again.welcome.code, again.until("welcome").code)
+        with RawNode(gateway.url, own, "rack-3") as reconnected:
+            assert 4401 in (reconnected.welcome.code, reconnected.until("welcome").code)

@@ -13,7 +13,7 @@ from pipeline.nodes import names, service, tokens
 from pipeline.nodes.protocol import CloseCode
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
-from tests.integration.nodes.gateway.conftest import Node, Session, Start, Tokens
+from tests.integration.nodes.gateway.conftest import ConnectNode, ConnectSession, Start, Tokens
 from tests.support.gateway import GatewayThread, Got, RawNode, RawSession, Wire, token
 from tests.support.waiting import wait_until
 
@@ -32,13 +32,13 @@ def test_a_connection_needs_a_token_of_its_kind(
 
 def test_a_revoked_token_ends_its_connections(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
     secret, view = tokens.create(context, "soon revoked", TokenKind.NODE)
-    one = closing.enter_context(RawNode(gateway.url, secret))
+    node = closing.enter_context(RawNode(gateway.url, secret))
     tokens.revoke(context, view.id)
     gateway.do(gateway.instance.inbox.send("a", "token_revoked", {"token_id": view.id}))
-    assert one.until("never").code == CloseCode.UNAUTHORIZED
+    assert node.until("never").code == CloseCode.UNAUTHORIZED
 
 
-def test_a_token_revoked_while_nobody_is_told_ends_its_connections_soon(
+def test_a_revoked_token_ends_its_connections_soon_without_a_message(
     gateway: GatewayThread, context: Context, closing: ExitStack
 ) -> None:
     secret, view = tokens.create(context, "soon revoked", TokenKind.SESSION)
@@ -48,19 +48,19 @@ def test_a_token_revoked_while_nobody_is_told_ends_its_connections_soon(
     assert asker.until("never").code == CloseCode.UNAUTHORIZED
 
 
-def test_a_token_for_one_node_is_for_no_other(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
+def test_a_token_for_one_node_refuses_another(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
     secret = token(context, TokenKind.NODE, "only one", node_id="desk")
     assert closing.enter_context(RawNode(gateway.url, secret, "desk")).welcome.type == "welcome"
     assert closing.enter_context(RawNode(gateway.url, secret, "rack")).until("never").code == CloseCode.UNAUTHORIZED
 
 
 def test_a_token_cannot_take_the_name_of_a_node_connected_with_another_token(
-    gateway: GatewayThread, node: Node, context: Context, closing: ExitStack
+    gateway: GatewayThread, connect_node: ConnectNode, context: Context, closing: ExitStack
 ) -> None:
-    one = node(gateway)
+    node = connect_node(gateway)
     thief = closing.enter_context(RawNode(gateway.url, token(context, TokenKind.NODE, "thief")))
     assert thief.welcome.type in {"error", f"closed {CloseCode.UNAUTHORIZED}"}
-    assert one.nothing_comes()
+    assert node.nothing_comes()
 
 
 JUNK: list[tuple[str, Any, CloseCode, str]] = [
@@ -88,81 +88,87 @@ JUNK: list[tuple[str, Any, CloseCode, str]] = [
 
 @pytest.mark.parametrize(("frame", "code", "reason"), [junk[1:] for junk in JUNK], ids=[junk[0] for junk in JUNK])
 def test_junk_closes_the_connection_with_a_reason(
-    start: Start, node: Node, frame: str | bytes | dict[str, object], code: CloseCode, reason: str
+    start: Start, connect_node: ConnectNode, frame: str | bytes | dict[str, object], code: CloseCode, reason: str
 ) -> None:
-    one = node(start(max_message_bytes=65_536))
-    one.raw(json.dumps(frame) if isinstance(frame, dict) else frame)
-    said = one.until("error")
-    end = one.until("never")
-    assert reason in said["message"]
+    node = connect_node(start(max_message_bytes=65_536))
+    node.raw(json.dumps(frame) if isinstance(frame, dict) else frame)
+    error = node.until("error")
+    end = node.until("never")
+    assert reason in error["message"]
     assert (end.code, reason in end.reason) == (code, True)
 
 
-def test_what_follows_a_message_must_be_what_it_announced(gateway: GatewayThread, node: Node) -> None:
-    one = node(gateway)
-    one.send({"type": "job_result", "job_id": "j", "attempt": 1, "result": {}, "attachments": [{"size": 5}]})
-    one.raw(b"1234")
-    assert one.until("never").code == CloseCode.BAD_MESSAGE
+def test_attachments_must_match_their_message(gateway: GatewayThread, connect_node: ConnectNode) -> None:
+    node = connect_node(gateway)
+    node.send({"type": "job_result", "job_id": "j", "attempt": 1, "result": {}, "attachments": [{"size": 5}]})
+    node.raw(b"1234")
+    assert node.until("never").code == CloseCode.BAD_MESSAGE
 
 
-def test_messages_of_a_closed_connection_are_ignored(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_messages_of_a_closed_connection_are_ignored(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     (link,) = gateway.instance.sessions.values()
 
     async def close_while_it_does_not_read() -> None:
-        link.connection._writer.cancel()  # as if it were waiting for the other side to read
+        link.connection._writer.cancel()  # as if the other side did not read
         link.close(CloseCode.UNAUTHORIZED, "revoked")
 
     gateway.do(close_while_it_does_not_read())
     with suppress(ConnectionClosed):
         asker.ask()
-    assert one.nothing_comes()
+    assert node.nothing_comes()
 
 
-def test_cancelling_what_was_never_asked_leaves_nothing_behind(
-    gateway: GatewayThread, node: Node, session: Session
+def test_cancelling_an_unknown_request_leaves_nothing_behind(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
-    one, asker = node(gateway), session(gateway)
+    node, asker = connect_node(gateway), connect_session(gateway)
     for number in range(5):
         asker.send({"type": "job_cancel", "request_id": f"r{number}"})
     asker.ask("r3")
-    one.answer_next()
+    node.answer_next()
     assert asker.result()["result"] == {"text": "done"}
     (link,) = gateway.instance.sessions.values()
     assert not link.unwanted
 
 
-def test_the_text_of_requests_counts_as_what_a_session_holds(start: Start, session: Session) -> None:
+def test_the_text_of_requests_counts_towards_a_session_s_limit(start: Start, connect_session: ConnectSession) -> None:
     gateway = start(max_outbox_bytes=2**20)
-    asker = session(gateway)
+    asker = connect_session(gateway)
     for _ in range(3):
         asker.ask(body={"prompt": "x" * 400_000})
     assert asker.result()["error"]["code"] == "too_many_jobs"
-    larger = session(gateway)
+    larger = connect_session(gateway)
     larger.ask(body={"prompt": "x" * 1_500_000})
-    assert larger.receive().type == "job_accepted", "one is always taken"
+    assert larger.receive().type == "job_accepted", "a session's first request is always accepted"
 
 
-def test_repeated_steps_of_a_job_are_recorded_once(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
+def test_repeated_steps_of_a_job_are_recorded_once(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
     asker.ask()
-    job = one.job()
+    job = node.job()
     before = gateway.instance.store.ops["job_step", "ok"]
     for _ in range(50):
-        one.say("job_ack", job)
-        one.say("job_started", job)
-        one.send({"type": "job_ack", "job_id": "another", "attempt": 1})
-    one.answer(job)
+        node.say("job_ack", job)
+        node.say("job_started", job)
+        node.send({"type": "job_ack", "job_id": "another", "attempt": 1})
+    node.answer(job)
     asker.result()
     assert gateway.instance.store.ops["job_step", "ok"] - before <= 2
 
 
-def test_types_that_are_not_known_are_passed_over(gateway: GatewayThread, node: Node, session: Session) -> None:
-    one, asker = node(gateway), session(gateway)
-    one.send({"type": "node_mood", "mood": "good"})
+def test_messages_of_unknown_types_are_ignored(
+    gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
+) -> None:
+    node, asker = connect_node(gateway), connect_session(gateway)
+    node.send({"type": "node_mood", "mood": "good"})
     asker.send({"type": "session_mood"})
     asker.ask(unknown_field=1)
-    one.answer_next()
+    node.answer_next()
     assert asker.result()["result"] == {"text": "done"}
 
 
@@ -182,16 +188,16 @@ def test_an_unsupported_version_is_refused(gateway: GatewayThread, secrets: Toke
 
 
 def test_a_slow_session_is_disconnected_and_gets_its_answer_when_it_returns(
-    start: Start, node: Node, session: Session
+    start: Start, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
     gateway = start(max_outbox_bytes=2**20, result_ttl_ms=60_000)
-    one, asker = node(gateway, slots=64), session(gateway)
+    node, asker = connect_node(gateway, slots=64), connect_session(gateway)
     requests = [asker.ask(timeout_ms=60_000) for _ in range(64)]
-    jobs = [one.job() for _ in requests]
+    jobs = [node.job() for _ in requests]
     for job in jobs:
-        one.answer(job, "x", bytes(2**20))
-    wait_until(lambda: not gateway.instance.sessions, 60, "it is sent away")
-    back = session(gateway, asker.id)
+        node.answer(job, "x", bytes(2**20))
+    wait_until(lambda: not gateway.instance.sessions, 60, "the session is disconnected")
+    back = connect_session(gateway, asker.id)
     back.ask(requests[-1])
     got: Got = back.result()
     assert got.parts == [bytes(2**20)]
@@ -213,10 +219,14 @@ def _left(gateway: GatewayThread, node: RawNode) -> None:
     wait_until(lambda: node.id not in gateway.instance.nodes, 60, "the gateway sees that the node has gone")
 
 
-def test_a_node_that_is_gone_keeps_its_name_and_jobs_from_another_token(
-    gateway: GatewayThread, node: Node, session: Session, context: Context, closing: ExitStack
+def test_another_token_gets_neither_name_nor_jobs_of_a_disconnected_node(
+    gateway: GatewayThread,
+    connect_node: ConnectNode,
+    connect_session: ConnectSession,
+    context: Context,
+    closing: ExitStack,
 ) -> None:
-    owner, asker = node(gateway, "vic2"), session(gateway)
+    owner, asker = connect_node(gateway, "vic2"), connect_session(gateway)
     asker.ask(timeout_ms=60_000)
     job = owner.job()
     held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
@@ -229,7 +239,7 @@ def test_a_node_that_is_gone_keeps_its_name_and_jobs_from_another_token(
         "message": "the name of this node belongs to another token",
     }
     assert thief.until("never").code == CloseCode.UNAUTHORIZED
-    back = node(gateway, "vic2", held=held)
+    back = connect_node(gateway, "vic2", held=held)
     back.answer(job, "its own")
     assert asker.result()["result"] == {"text": "its own"}
 
@@ -242,10 +252,10 @@ def _is_freed(context: Context, node_id: str) -> bool:
 
 @pytest.mark.parametrize("how", ["freed", "its token is revoked", "a token is made for it alone"])
 def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
-    gateway: GatewayThread, session: Session, context: Context, closing: ExitStack, how: str
+    gateway: GatewayThread, connect_session: ConnectSession, context: Context, closing: ExitStack, how: str
 ) -> None:
     secret, view = tokens.create(context, "first", TokenKind.NODE)
-    owner, asker = closing.enter_context(RawNode(gateway.url, secret, "vic2")), session(gateway)
+    owner, asker = closing.enter_context(RawNode(gateway.url, secret, "vic2")), connect_session(gateway)
     asker.ask(timeout_ms=60_000)
     job = owner.job()
     if how == "freed":
@@ -254,7 +264,7 @@ def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
     match how:
         case "freed":
             _left(gateway, owner)
-            wait_until(lambda: _is_freed(context, "vic2"), 60, "nobody is connected by this name")
+            wait_until(lambda: _is_freed(context, "vic2"), 60, "the name is free")
         case "its token is revoked":
             _left(gateway, owner)
             service.revoke_token(context, view.id)
@@ -266,22 +276,22 @@ def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
     assert heir.welcome.type == "welcome"
     if how == "a token is made for it alone":
         assert owner.until("never").code == CloseCode.REPLACED
-    assert heir.until("job_cancel")["job_id"] == job["job_id"], "what the first token's node had is not its own"
+    assert heir.until("job_cancel")["job_id"] == job["job_id"], "the first token's job does not pass to the new node"
     heir.answer(job, "forged")
-    said: dict[str, Got] = {}
-    while said.keys() != {"result_received", "job_assign"}:
-        one = heir.until("result_received", "job_assign")
-        said[one.type] = one
-        assert one.message, one
-    assert said["result_received"]["taken"] is False
-    heir.answer(said["job_assign"], "done again")
+    replies: dict[str, Got] = {}
+    while replies.keys() != {"result_received", "job_assign"}:
+        reply = heir.until("result_received", "job_assign")
+        replies[reply.type] = reply
+        assert reply.message, reply
+    assert replies["result_received"]["taken"] is False
+    heir.answer(replies["job_assign"], "done again")
     got = asker.result()
     assert (got["result"], got["attempt"]) == ({"text": "done again"}, 2)
 
 
-def test_a_token_takes_no_more_names_than_an_instance_takes_nodes(start: Start, node: Node) -> None:
+def test_a_token_has_no_more_node_names_than_an_instance_has_nodes(start: Start, connect_node: ConnectNode) -> None:
     gateway = start(max_nodes=2)
     for name in ("n1", "n2"):
-        _left(gateway, node(gateway, name))
-    assert node(gateway, "n3").until("never").reason.startswith("this token has 2 names of nodes already")
-    assert node(gateway, "n2").welcome.type == "welcome"
+        _left(gateway, connect_node(gateway, name))
+    assert connect_node(gateway, "n3").until("never").reason.startswith("this token has 2 names of nodes already")
+    assert connect_node(gateway, "n2").welcome.type == "welcome"

@@ -1,4 +1,4 @@
-"""Calls to a gateway from browsers, other hosts and monitors."""
+"""Requests to a gateway from browsers, other hosts and monitors."""
 
 from typing import Any
 from urllib.error import HTTPError
@@ -36,7 +36,7 @@ def test_a_foreign_host_name_gets_no_metrics(gateway: GatewayThread, context: Co
     assert get(gateway, f"/metrics?token={secret}")[0] == 400
 
 
-def test_no_page_connects_whatever_it_knows(gateway: GatewayThread, context: Context) -> None:
+def test_a_web_page_cannot_connect_even_with_a_token(gateway: GatewayThread, context: Context) -> None:
     page = Origin("http://127.0.0.1")
     known = {"Authorization": f"Bearer {token(context, TokenKind.NODE)}"}
     with pytest.raises(InvalidStatus) as refused:

@@ -13,7 +13,7 @@ PAYLOAD = bytes(range(256))
 
 
 async def given_out(store: Store, times: int, instance_id: str = "a", kind: str = "assign") -> Inbox:
-    """Create an instance's inbox with an unhandled message that was delivered so often."""
+    """Create an instance's inbox with an unhandled message after this number of deliveries."""
     await Instances(store).present(instance_id, "1", {})
     inbox = Inbox(store, instance_id)
     await inbox.open()
@@ -30,7 +30,7 @@ async def moved(store: Store, instance_id: str = "a") -> DlqEntry:
     async def scan() -> int:
         return await scan_dlq(store, instance_id)
 
-    assert await until(scan, 60, "it is moved") == 1
+    assert await until(scan, 60, "the dead letter is moved") == 1
     (entry,) = await dlq(store)
     return entry
 
@@ -65,7 +65,7 @@ async def test_messages_with_few_deliveries_or_in_progress_stay(open_store: Call
     async def is_idle() -> bool:
         return await seldom.now_ms() > read_ms + 2
 
-    await until(is_idle, 60, "it was idle")
+    await until(is_idle, 60, "the message was idle")
     assert await scan_dlq(seldom, "a") == 0
     busy = open_store(dlq_max_deliveries=1, dlq_min_idle_ms=60_000)
     assert await scan_dlq(busy, "a") == 0
@@ -100,15 +100,15 @@ async def test_the_scan_finds_due_messages_behind_many_others(open_store: Callab
     messages = await inbox.read()
     for message in messages[4:]:
         await store.do("XCLAIM", store.keys.inbox("a"), store.settings.stream_group, "a", 0, message.id)
-    found = 0
+    moved = 0
 
     async def all_moved() -> bool:
-        nonlocal found
-        found += await scan_dlq(store, "a")
-        return found == 3
+        nonlocal moved
+        moved += await scan_dlq(store, "a")
+        return moved == 3
 
     await Instances(store).present("a", "1", {})
-    await until(all_moved, 60, "the last three are moved")
+    await until(all_moved, 60, "the last three messages are moved")
     assert {entry.kind for entry in await dlq(store)} == {"4", "5", "6"}
 
 
@@ -123,8 +123,8 @@ async def test_a_dead_letter_outlives_its_instance_and_is_replayed_to_another(op
     assert await Instances(store).all() == []
     assert await dlq(store) == [entry]
     assert await replay(store, "a", entry.id)
-    (gone,) = await Instances(store).all()
-    (message,) = await other.take_dead(gone.instance_id) or []
+    (dead_instance,) = await Instances(store).all()
+    (message,) = await other.take_dead(dead_instance.instance_id) or []
     assert (message.kind, message.payload) == (entry.kind, PAYLOAD)
     assert await inbox.pending() == 1
 
@@ -147,7 +147,7 @@ async def test_dead_letters_are_listed_the_newest_first(open_store: Callable[...
         async def scan(instance_id: str = instance_id) -> int:
             return await scan_dlq(store, instance_id)
 
-        await until(scan, 60, "it is moved")
+        await until(scan, 60, "the dead letter is moved")
     assert [entry.kind for entry in await dlq(store)] == ["c", "b", "a"]
     assert [entry.kind for entry in await dlq(store, 2)] == ["c", "b"]
 

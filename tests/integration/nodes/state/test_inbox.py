@@ -30,7 +30,7 @@ async def length(store: Store, instance_id: str = "a") -> int:
 
 
 async def dead(store: Store, *kinds: str, instance_id: str = "dead") -> None:
-    """Create a dead instance with messages in its inbox, of which it has read and not handled the first."""
+    """Create a dead instance that has read the first message in its inbox, but not handled it."""
     await Instances(store).present(instance_id, "1", {})
     inbox = Inbox(store, instance_id)
     await inbox.open()
@@ -71,7 +71,7 @@ async def test_a_payload_of_megabytes_arrives_whole(store: Store, inbox: Inbox) 
     assert message.payload == payload
 
 
-async def test_after_a_start_what_was_given_out_before_comes_first_and_once(store: Store, inbox: Inbox) -> None:
+async def test_a_restarted_reader_gets_unacknowledged_messages_first_and_once(store: Store, inbox: Inbox) -> None:
     for kind in ("one", "two"):
         await inbox.send("a", kind, {})
     await inbox.read()
@@ -82,12 +82,12 @@ async def test_after_a_start_what_was_given_out_before_comes_first_and_once(stor
     assert await started.read() == []
 
 
-async def test_nothing_is_sent_to_an_instance_that_is_not_there(inbox: Inbox, store: Store) -> None:
+async def test_messages_to_an_unknown_instance_are_not_sent(inbox: Inbox, store: Store) -> None:
     assert not await inbox.send("nobody", "cancel", {})
     assert not await store.do("EXISTS", store.keys.inbox("nobody"))
 
 
-async def test_a_command_that_was_sent_twice_is_one_message(store: Store, inbox: Inbox) -> None:
+async def test_a_duplicated_entry_is_read_as_one_message(store: Store, inbox: Inbox) -> None:
     await inbox.send("a", "partial", {"text": "x"})
     ((_, fields),) = await store.do("XRANGE", store.keys.inbox("a"), "-", "+")
     parts = [part for pair in fields.items() for part in pair]
@@ -100,7 +100,7 @@ async def test_a_command_that_was_sent_twice_is_one_message(store: Store, inbox:
     assert await length(store) == 0
 
 
-async def test_an_unhandled_message_is_delivered_again_once_it_is_idle(inbox: Inbox) -> None:
+async def test_an_idle_unhandled_message_is_redelivered(inbox: Inbox) -> None:
     await inbox.send("a", "assign", {})
     await inbox.read()
     assert await inbox.reclaim(60_000) == []
@@ -109,7 +109,7 @@ async def test_an_unhandled_message_is_delivered_again_once_it_is_idle(inbox: In
     assert await inbox.reclaim(0) == []
 
 
-async def test_when_redis_was_emptied_the_inbox_is_made_again(inbox: Inbox, empty: Callable[[], None]) -> None:
+async def test_the_inbox_is_recreated_after_redis_was_emptied(inbox: Inbox, empty: Callable[[], None]) -> None:
     empty()
     assert await inbox.reclaim(0) == []
     assert await inbox.pending() == 0
@@ -119,7 +119,7 @@ async def test_when_redis_was_emptied_the_inbox_is_made_again(inbox: Inbox, empt
     assert await kinds(await inbox.read()) == ["assign"]
 
 
-async def test_an_inbox_that_nobody_reads_does_not_grow_without_end(open_store: Callable[..., Store]) -> None:
+async def test_an_unread_inbox_has_a_limited_length(open_store: Callable[..., Store]) -> None:
     store = open_store(stream_maxlen=100)
     inbox = Inbox(store, "a")
     await inbox.open()
@@ -127,7 +127,7 @@ async def test_an_inbox_that_nobody_reads_does_not_grow_without_end(open_store: 
     assert 100 <= await length(store) <= 220
 
 
-async def test_pieces_of_results_leave_room_for_assignments_in_an_inbox_that_nobody_reads(
+async def test_pieces_of_results_leave_room_for_assignments_in_an_unread_inbox(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store(stream_maxlen=100)
@@ -151,23 +151,23 @@ async def test_one_of_two_draining_instances_gets_all_messages_once(open_store: 
     await dead(stores[0], *sent)
 
     async def drain(inbox: Inbox) -> list[str] | None:
-        found: list[str] = []
+        drained_kinds: list[str] = []
         while messages := await inbox.take_dead("dead"):
-            found += await kinds(messages)
+            drained_kinds += await kinds(messages)
             await inbox.acknowledge_dead("dead", [message.id for message in messages])
-        return found if messages is not None else None
+        return drained_kinds if messages is not None else None
 
     drained = await asyncio.gather(*(drain(Inbox(store, name)) for store, name in zip(stores, "bc", strict=True)))
-    assert [found for found in drained if found] == [sent]
+    assert [drained_kinds for drained_kinds in drained if drained_kinds] == [sent]
 
 
 async def test_another_instance_continues_to_drain_a_dead_inbox(store: Store) -> None:
     await dead(store, "one", "two")
     first, second = Inbox(store, "b"), Inbox(store, "c")
-    taken = await first.take_dead("dead")
-    assert taken is not None
+    messages = await first.take_dead("dead")
+    assert messages is not None
     assert await second.take_dead("dead") is None
-    await first.acknowledge_dead("dead", [taken[0].id])
+    await first.acknowledge_dead("dead", [messages[0].id])
     await store.do("DEL", store.keys.drain("dead"))
     assert await kinds(await second.take_dead("dead")) == ["two"]
     assert await first.take_dead("dead") is None
@@ -191,8 +191,8 @@ async def test_an_instance_is_forgotten_when_its_inbox_is_empty(store: Store) ->
 async def test_a_trimmed_entry_leaves_the_pending_list(store: Store, inbox: Inbox) -> None:
     for kind in ("cut", "kept"):
         await inbox.send("a", kind, {})
-    gone, _ = await inbox.read()
-    await store.do("XDEL", store.keys.inbox("a"), gone.id)
+    trimmed, _ = await inbox.read()
+    await store.do("XDEL", store.keys.inbox("a"), trimmed.id)
     assert await kinds(await inbox.reclaim(0)) == ["kept"]
     assert await inbox.pending() == 1
     assert await kinds(await Inbox(store, "a").read()) == ["kept"]
@@ -202,7 +202,7 @@ async def test_a_trimmed_entry_leaves_the_pending_list(store: Store, inbox: Inbo
 
 async def test_an_entry_trimmed_before_a_start_is_not_read(store: Store, inbox: Inbox) -> None:
     await inbox.send("a", "cut", {})
-    (gone,) = await inbox.read()
-    await store.do("XDEL", store.keys.inbox("a"), gone.id)
+    (trimmed,) = await inbox.read()
+    await store.do("XDEL", store.keys.inbox("a"), trimmed.id)
     assert await Inbox(store, "a").read() == []
     assert await inbox.pending() == 0

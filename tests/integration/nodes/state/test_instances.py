@@ -32,7 +32,7 @@ async def test_a_dead_instance_is_listed_until_its_inbox_is_closed(instances: In
     await instances.present("a", "1", {})
     await instances.leave("a", "1")
     assert await instances.living() == {}
-    assert [one.alive for one in await instances.all()] == [False]
+    assert [instance.alive for instance in await instances.all()] == [False]
 
 
 async def test_a_process_that_was_replaced_does_not_take_its_successors_presence_along(instances: Instances) -> None:
@@ -45,11 +45,13 @@ async def test_a_process_that_was_replaced_does_not_take_its_successors_presence
 async def test_a_process_learns_that_another_has_taken_its_name(instances: Instances, store: Store) -> None:
     assert await instances.present("a", "1", {})
     assert await instances.present("a", "1", {}, begins=False)
-    assert await instances.present("a", "2", {}), "who begins takes the name"
+    assert await instances.present("a", "2", {}), "a starting process takes the name"
     assert not await instances.present("a", "1", {}, begins=False)
     assert await instances.living() == {"a": "2"}
     await store.do("DEL", store.keys.presence("a"))
-    assert await instances.present("a", "2", {}, begins=False), "Redis was emptied, or it stood still for long"
+    assert await instances.present("a", "2", {}, begins=False), (
+        "Redis was emptied, or the process was suspended for long"
+    )
 
 
 async def test_a_node_and_a_session_belong_to_the_instance_that_took_them_last(instances: Instances) -> None:

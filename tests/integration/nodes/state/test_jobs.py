@@ -130,7 +130,7 @@ async def test_messages_of_another_node_or_attempt_change_nothing(jobs: Jobs) ->
     assert await jobs.result("j") is None
 
 
-async def test_the_node_of_the_attempt_before_cannot_finish_a_job_that_waits_again(jobs: Jobs) -> None:
+async def test_the_previous_attempt_s_node_cannot_finish_a_requeued_job(jobs: Jobs) -> None:
     await job_in(jobs, JobState.RUNNING)
     await jobs.retry("j", 1)
     for attempt in (1, 2):
@@ -138,14 +138,14 @@ async def test_the_node_of_the_attempt_before_cannot_finish_a_job_that_waits_aga
     assert (await got(jobs)).state == "CREATED"
 
 
-async def test_a_job_is_given_to_one_of_two_nodes(jobs: Jobs) -> None:
+async def test_a_job_is_dispatched_to_one_node(jobs: Jobs) -> None:
     await jobs.create(NEW)
-    given = await asyncio.gather(*(jobs.dispatch("j", 1, f"n{number}") for number in range(8)))
-    assert sum(given) == 1
-    assert (await got(jobs)).node_id == f"n{given.index(True)}"
+    dispatched = await asyncio.gather(*(jobs.dispatch("j", 1, f"n{number}") for number in range(8)))
+    assert sum(dispatched) == 1
+    assert (await got(jobs)).node_id == f"n{dispatched.index(True)}"
 
 
-async def test_of_several_that_finish_a_job_at_once_one_does(jobs: Jobs) -> None:
+async def test_one_of_several_simultaneous_ends_finishes_a_job(jobs: Jobs) -> None:
     await job_in(jobs, JobState.RUNNING)
     ends = await asyncio.gather(
         jobs.finish("j", 1, "n", b"0", "ok"),
@@ -156,13 +156,13 @@ async def test_of_several_that_finish_a_job_at_once_one_does(jobs: Jobs) -> None
     assert await jobs.result("j") == str(winner).encode()
 
 
-async def test_an_end_that_is_reported_again_is_the_same_end(jobs: Jobs) -> None:
+async def test_a_repeated_end_is_the_first_end(jobs: Jobs) -> None:
     await jobs.create(NEW, "s")
     await jobs.dispatch("j", 1, "n")
     first = await jobs.finish("j", 1, "n", b"result", "ok")
     assert first is not None
-    again = await jobs.finish("j", 1, "n", b"other", "ok")
-    assert again == replace(first, repeated=True)
+    repeated = await jobs.finish("j", 1, "n", b"other", "ok")
+    assert repeated == replace(first, repeated=True)
     assert await jobs.result("j") == b"result"
     await jobs.release("j")
     last = await jobs.finish("j", 1, "n", b"other", "ok")
@@ -170,12 +170,12 @@ async def test_an_end_that_is_reported_again_is_the_same_end(jobs: Jobs) -> None
     assert (last.repeated, last.waiters) == (True, frozenset())
 
 
-async def test_the_gateway_ends_a_job_again_only_for_the_same_reason(jobs: Jobs) -> None:
+async def test_the_gateway_repeats_an_end_only_for_the_same_reason(jobs: Jobs) -> None:
     await jobs.create(NEW)
     assert await jobs.finish("j", None, "", b"x", "error", "timed_out")
-    again = await jobs.finish("j", None, "", b"x", "error", "timed_out")
-    assert again is not None
-    assert again.repeated
+    end = await jobs.finish("j", None, "", b"x", "error", "timed_out")
+    assert end is not None
+    assert end.repeated
     assert await jobs.finish("j", None, "", b"x", "cancelled", "cancelled") is None
 
 
@@ -206,7 +206,7 @@ async def test_a_job_is_created_once_and_later_callers_wait_for_it(jobs: Jobs) -
     assert "late" not in await jobs.waiters("j")
 
 
-async def test_a_session_that_leaves_is_not_a_waiter(jobs: Jobs) -> None:
+async def test_a_session_that_leaves_stops_waiting(jobs: Jobs) -> None:
     await jobs.create(NEW, "a")
     await jobs.join("j", "b")
     assert await jobs.leave("j", "a") == 1
@@ -217,7 +217,7 @@ async def test_a_session_that_leaves_is_not_a_waiter(jobs: Jobs) -> None:
     assert not finished.waiters
 
 
-async def test_a_retry_is_one_attempt_further_however_many_ask_for_it(jobs: Jobs) -> None:
+async def test_simultaneous_retries_add_one_attempt(jobs: Jobs) -> None:
     await job_in(jobs, JobState.ACCEPTED)
     retried = await asyncio.gather(*(jobs.retry("j", 1) for _ in range(5)))
     for job in retried:
@@ -227,7 +227,7 @@ async def test_a_retry_is_one_attempt_further_however_many_ask_for_it(jobs: Jobs
     assert await jobs.retry("j", 1) is None
 
 
-async def test_there_are_no_more_attempts_than_the_job_may_have(jobs: Jobs) -> None:
+async def test_a_job_is_not_retried_beyond_its_attempts(jobs: Jobs) -> None:
     await jobs.create(replace(NEW, max_attempts=2))
     for attempt in (1, 2):
         assert await jobs.dispatch("j", attempt, "n")
@@ -255,7 +255,7 @@ async def test_a_job_is_adopted_by_one(jobs: Jobs) -> None:
     assert not await jobs.adopt("j", "c/1", "d/1")
 
 
-async def test_a_job_that_an_emptied_redis_makes_anew_while_it_is_released_stays_listed(
+async def test_a_job_recreated_during_its_release_stays_listed(
     jobs: Jobs, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await jobs.create(NEW)
@@ -299,7 +299,7 @@ async def test_jobs_are_listed_the_newest_first_and_counted_by_state(jobs: Jobs,
     assert set(await jobs.live()) == set(JobState) - {JobState.RELEASED}
 
 
-async def test_an_expired_job_is_on_no_list(jobs: Jobs, store: Store) -> None:
+async def test_an_expired_job_is_not_listed(jobs: Jobs, store: Store) -> None:
     for job_id in ("old", "new"):
         await jobs.create(replace(NEW, job_id=job_id))
     await store.do("ZADD", store.keys.jobs_ends, 1, "old")
@@ -309,7 +309,7 @@ async def test_an_expired_job_is_on_no_list(jobs: Jobs, store: Store) -> None:
     assert await jobs.live() == ["new"]
 
 
-async def test_everything_about_a_job_ends_by_itself(store: Store) -> None:
+async def test_all_keys_of_a_job_expire(store: Store) -> None:
     jobs = Jobs(store)
     await jobs.create(NEW, "s", b"payload")
     keys = [store.keys.job("j"), store.keys.job_waiters("j"), store.keys.job_payload("j")]
@@ -356,4 +356,4 @@ async def test_a_result_is_forgotten_in_time(open_store: Callable[..., Store]) -
         return sum((await jobs.counts()).values()) == 0
 
     await until(is_forgotten, 60, "the job is forgotten")
-    await until(is_counted_no_more, 60, "the job is counted no more")
+    await until(is_counted_no_more, 60, "the job is no longer counted")

@@ -17,7 +17,7 @@ async def waiting(store: Store) -> Waiting:
 
 
 async def enter(waiting: Waiting, *job_ids: str, ttl_ms: int = LONG_MS) -> None:
-    """Put jobs in line, whose first letter is their requester."""
+    """Put jobs in line. The first letter of an id names the requester."""
     for job_id in job_ids:
         await waiting.enter(POOL, job_id, job_id[0], "h/1", ttl_ms)
 
@@ -32,7 +32,7 @@ async def served(waiting: Waiting) -> str:
     return first.job_id
 
 
-async def test_requesters_take_turns_however_many_jobs_one_has(waiting: Waiting) -> None:
+async def test_requesters_take_turns_regardless_of_their_number_of_jobs(waiting: Waiting) -> None:
     await enter(waiting, "a1", "a2", "a3", "b1", "c1", "b2")
     assert await order(waiting) == ["a1", "b1", "c1", "a2", "b2", "a3"]
     assert await waiting.heads(POOL, 1) == [Waiter("a1", "h/1", "a")]
@@ -46,7 +46,7 @@ async def test_a_late_requester_is_next_without_passing_earlier_waiters(waiting:
     assert [await served(waiting) for _ in range(4)] == ["b0", "a3", "b1", "a4"]
 
 
-async def test_one_with_a_job_at_a_time_has_every_second_turn(waiting: Waiting) -> None:
+async def test_a_requester_with_one_job_at_a_time_has_every_second_turn(waiting: Waiting) -> None:
     await enter(waiting, *(f"a{number:02}" for number in range(12)))
     turns = []
     for number in range(6):
@@ -79,7 +79,7 @@ async def test_an_idle_requester_saves_no_turns(waiting: Waiting) -> None:
     assert await order(waiting) == ["b1", "a4", "b2", "a5", "b3"]
 
 
-async def test_a_job_that_enters_again_keeps_its_place_and_may_change_its_home(waiting: Waiting) -> None:
+async def test_a_job_that_reenters_keeps_its_place_and_may_change_its_home(waiting: Waiting) -> None:
     await enter(waiting, "a0", "b0")
     await waiting.enter(POOL, "a0", "a", "g/2", LONG_MS)
     assert await waiting.heads(POOL, 9) == [Waiter("a0", "g/2", "a"), Waiter("b0", "h/1", "b")]
@@ -92,13 +92,13 @@ async def test_a_job_leaves_once(waiting: Waiting) -> None:
     assert not await waiting.leave("other:pool", "a0")
 
 
-async def test_of_several_instances_at_once_each_job_has_one_place(open_store: Callable[..., Store]) -> None:
+async def test_jobs_entered_by_several_instances_have_one_place_each(open_store: Callable[..., Store]) -> None:
     queues = [Waiting(open_store()) for _ in range(3)]
     jobs = [f"{requester}{number}" for number in range(6) for requester in "ab"]
     await asyncio.gather(*(enter(queues[place % 3], job_id) for place, job_id in enumerate(jobs)))
-    found = await order(queues[0])
-    assert sorted(found) == sorted(jobs)
-    assert all({one[0] for one in found[place : place + 2]} == {"a", "b"} for place in range(0, 12, 2))
+    line = await order(queues[0])
+    assert sorted(line) == sorted(jobs)
+    assert all({job_id[0] for job_id in line[place : place + 2]} == {"a", "b"} for place in range(0, 12, 2))
 
 
 async def test_an_expired_job_leaves_the_line(waiting: Waiting, store: Store) -> None:
@@ -108,7 +108,7 @@ async def test_an_expired_job_leaves_the_line(waiting: Waiting, store: Store) ->
     async def has_ended() -> bool:
         return await order(waiting) == ["a1"]
 
-    await until(has_ended, 60, "the first has ended")
+    await until(has_ended, 60, "the first job has expired")
     assert not await waiting.leave(POOL, "a0")
     assert await waiting.pools() == {POOL: 1}
 

@@ -15,14 +15,14 @@ async def requests(store: Store) -> Requests:
     return Requests(store)
 
 
-async def test_one_request_is_one_job_however_many_instances_get_it(requests: Requests) -> None:
+async def test_a_request_to_several_instances_is_one_job(requests: Requests) -> None:
     bound = await asyncio.gather(*(requests.bind("t:r", f"j{number}", f"i{number % 3}/1") for number in range(50)))
     (winner,) = [number for number, each in enumerate(bound) if each.ours]
     assert {each.job_id for each in bound} == {f"j{winner}"}
     assert all(each.creating for each in bound if not each.ours)
 
 
-async def test_a_request_that_is_bound_stays_so(requests: Requests) -> None:
+async def test_a_bound_request_keeps_its_job(requests: Requests) -> None:
     assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
     assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
     assert await requests.bind("t:r", "k", "b/1") == Binding("j", ours=False, creating=True)
@@ -50,15 +50,15 @@ async def test_one_home_takes_over_when_the_creator_of_a_job_dies(
     async def is_free() -> bool:
         return not (await requests.bind("t:r", "k", "b/1")).creating
 
-    await until(is_free, 60, "the lock has ended")
+    await until(is_free, 60, "the lock has expired")
     monkeypatch.undo()
     homes = [f"b{number}/1" for number in range(5)]
-    taken = await asyncio.gather(*(requests.take_over("t:r", home) for home in homes))
-    assert sum(taken) == 1
-    assert await requests.take_over("t:r", homes[taken.index(True)])
+    taken_over = await asyncio.gather(*(requests.take_over("t:r", home) for home in homes))
+    assert sum(taken_over) == 1
+    assert await requests.take_over("t:r", homes[taken_over.index(True)])
 
 
-async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(requests: Requests) -> None:
+async def test_only_the_bound_job_ends_a_request_s_binding(requests: Requests) -> None:
     await requests.bind("t:r", "j", "a/1")
     await requests.forget("t:r", "other")
     assert not (await requests.bind("t:r", "k", "b/1")).ours
@@ -67,7 +67,7 @@ async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(reques
     assert await requests.bind("t:r", "k", "b/1") == Binding("k", ours=True, creating=False)
 
 
-async def test_a_request_is_not_forgotten_while_its_job_may_yet_be_created(requests: Requests) -> None:
+async def test_a_binding_is_kept_while_its_job_may_still_be_created(requests: Requests) -> None:
     await requests.bind("t:r", "j", "a/1")
     assert not await requests.forget("t:r", "j", older_ms=60_000)
     assert await requests.forget("t:r", "j", older_ms=0)

@@ -17,18 +17,18 @@ MANY = 60
 @pytest.fixture
 async def sendings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of commands of each batch."""
-    found: list[int] = []
+    sizes: list[int] = []
     answers = Sender._answers
 
     async def counted(self: Sender, commands: Sequence[Command]) -> list[Any]:
-        found.append(len(commands))
+        sizes.append(len(commands))
         return await answers(self, commands)
 
     monkeypatch.setattr(Sender, "_answers", counted)
-    return found
+    return sizes
 
 
-async def test_many_at_once_are_few_sendings_to_one_server(
+async def test_simultaneous_commands_share_batches_to_one_server(
     store: Store, where: GatewayRedisSettings, sendings: list[int]
 ) -> None:
     answers = await asyncio.gather(*(store.do("INCR", f"k{number % 7}") for number in range(MANY)))
@@ -39,19 +39,19 @@ async def test_many_at_once_are_few_sendings_to_one_server(
         assert sendings == [*[1] * MAX_BATCHES, MANY - MAX_BATCHES]
 
 
-async def test_a_sending_has_a_limit(store: Store, where: GatewayRedisSettings, sendings: list[int]) -> None:
+async def test_a_batch_has_a_limit(store: Store, where: GatewayRedisSettings, sendings: list[int]) -> None:
     large: list[Command] = [("GET", "x")] * (BATCH_SIZE + 1)
     await asyncio.gather(*(store.do("GET", "x") for _ in range(MAX_BATCHES)), *(store.batch(large) for _ in range(2)))
     if where.mode == "single":
         assert sendings == [*[1] * MAX_BATCHES, *[BATCH_SIZE + 1] * 2]
 
 
-async def test_more_at_once_than_a_cluster_has_connections(store: Store) -> None:
+async def test_a_cluster_answers_more_commands_than_it_has_connections(store: Store) -> None:
     answers = await asyncio.gather(*(store.do("INCR", "k") for _ in range(3 * CLUSTER_CONCURRENCY)))
     assert sorted(answers) == list(range(1, 3 * CLUSTER_CONCURRENCY + 1))
 
 
-async def test_an_error_is_its_callers_alone(store: Store) -> None:
+async def test_an_error_reaches_only_its_caller(store: Store) -> None:
     await store.do("SADD", "set", "x")
     acts = [store.do("INCR", "set" if number == 7 else "k") for number in range(20)]
     answers = await asyncio.gather(*acts, return_exceptions=True)
@@ -59,7 +59,7 @@ async def test_an_error_is_its_callers_alone(store: Store) -> None:
     assert [type(answer) for place, answer in enumerate(answers) if place != 7] == [int] * 19
 
 
-async def test_scripts_that_are_forgotten_are_sent_again_among_others(store: Store) -> None:
+async def test_a_batch_resends_scripts_that_redis_has_forgotten(store: Store) -> None:
     await store.redis.script_flush()
     answers = await asyncio.gather(*(store.batch([call("now", ["k"]), ("GET", "k")]) for _ in range(9)))
     assert all(now > 0 and none is None for now, none in answers)

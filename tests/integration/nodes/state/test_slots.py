@@ -20,13 +20,13 @@ async def reserve(slots: Slots, job_id: str, *, of: int = 1, ttl_ms: int = LONG_
     return await slots.reserve("n", job_id, slots=of, model=model, ttl_ms=ttl_ms)
 
 
-async def test_there_are_never_more_reservations_than_slots(slots: Slots) -> None:
+async def test_reservations_never_exceed_the_slots(slots: Slots) -> None:
     answers = await asyncio.gather(*(reserve(slots, f"j{number}", of=3) for number in range(30)))
     assert sorted(answers) == [Reserved.FULL] * 27 + [Reserved.HELD] * 3
     assert set(await slots.held("n")) == {f"j{n}" for n, answer in enumerate(answers) if answer is Reserved.HELD}
 
 
-async def test_a_job_has_one_slot_however_often_it_asks(slots: Slots) -> None:
+async def test_repeated_requests_give_a_job_one_slot(slots: Slots) -> None:
     assert await reserve(slots, "j", of=2, ttl_ms=1000) is Reserved.HELD
     first = (await slots.held("n"))["j"]
     assert await reserve(slots, "j", of=2) is Reserved.HELD
@@ -36,7 +36,7 @@ async def test_a_job_has_one_slot_however_often_it_asks(slots: Slots) -> None:
     assert await reserve(slots, "l", of=2) is Reserved.FULL
 
 
-async def test_a_slot_that_is_given_back_is_free(slots: Slots) -> None:
+async def test_a_released_slot_is_free(slots: Slots) -> None:
     await reserve(slots, "j")
     assert await slots.release("n", "j")
     assert not await slots.release("n", "j")
@@ -52,7 +52,7 @@ async def test_a_reservation_expires(slots: Slots) -> None:
     async def is_free() -> bool:
         return await reserve(slots, "next", of=2) is Reserved.HELD
 
-    await until(is_free, 60, "the short reservation has ended")
+    await until(is_free, 60, "the short reservation has expired")
     assert set(await slots.held("n")) == {"long", "next"}
 
 
@@ -67,24 +67,24 @@ async def test_renewing_prolongs_reservations_but_revives_none(slots: Slots, sto
     await slots.renew("n", [], LONG_MS)
 
 
-async def test_nothing_is_left_when_the_last_reservation_has_ended(slots: Slots, store: Store) -> None:
+async def test_redis_keeps_no_keys_after_the_last_reservation(slots: Slots, store: Store) -> None:
     await reserve(slots, "j", ttl_ms=50)
 
     async def is_nothing() -> bool:
         keys = [store.keys.reserved("n"), store.keys.reserved_since("n")]
         return not any(await store.batch([("EXISTS", key) for key in keys]))
 
-    await until(is_nothing, 60, "the keys are gone")
+    await until(is_nothing, 60, "Redis has expired the keys")
 
 
-async def test_only_the_reservation_that_was_meant_is_released(slots: Slots) -> None:
+async def test_only_the_named_reservation_is_released(slots: Slots) -> None:
     await reserve(slots, "j")
-    (found,) = await slots.reservations(["n"])
-    assert not await slots.release("n", "j", since_ms=found.since_ms - 1)
-    assert await slots.release("n", "j", since_ms=found.since_ms)
+    (reservation,) = await slots.reservations(["n"])
+    assert not await slots.release("n", "j", since_ms=reservation.since_ms - 1)
+    assert await slots.release("n", "j", since_ms=reservation.since_ms)
 
 
-async def test_a_node_that_drops_jobs_is_left_alone_for_twice_as_long_each_time(
+async def test_the_cool_down_of_a_node_that_drops_jobs_doubles_each_time(
     open_store: Callable[..., Store],
 ) -> None:
     store = open_store(cool_down_ms=1000)
@@ -106,10 +106,12 @@ async def test_a_node_that_drops_jobs_is_left_alone_for_twice_as_long_each_time(
     assert await reserve(slots, "k", of=9) is Reserved.AVOIDED
 
 
-async def test_a_storm_of_missing_models_is_told_to_one_caller(open_store: Callable[..., Store]) -> None:
+async def test_one_of_many_reports_of_a_missing_model_is_the_first(open_store: Callable[..., Store]) -> None:
     stores = [open_store(cool_down_ms=1000) for _ in range(2)]
-    told = await asyncio.gather(*(Slots(stores[number % 2]).mark_model_missing("n", "m") for number in range(20)))
-    assert sum(told) == 1
+    first_reports = await asyncio.gather(
+        *(Slots(stores[number % 2]).mark_model_missing("n", "m") for number in range(20))
+    )
+    assert sum(first_reports) == 1
     slots, keys = Slots(stores[0]), stores[0].keys
     assert await reserve(slots, "j") is Reserved.MODEL_MISSING
     assert await reserve(slots, "j", model="other") is Reserved.HELD

@@ -101,7 +101,7 @@ async def test_a_node_without_presence_counts_as_gone(snapshots: Snapshots, stor
     assert await snapshots.listed() == [DisconnectedNode("n", "Näme", 2)]
 
 
-async def test_when_redis_was_emptied_all_nodes_are_there_at_the_next_turn(
+async def test_nodes_are_written_anew_after_redis_was_emptied(
     snapshots: Snapshots, store: Store, empty: Callable[[], None]
 ) -> None:
     reader = Snapshots(store)

@@ -10,7 +10,7 @@ from pipeline.nodes.state.store import Store
 pytestmark = pytest.mark.anyio
 
 
-async def test_scripts_go_on_when_redis_has_forgotten_them(store: Store) -> None:
+async def test_scripts_work_after_redis_has_forgotten_them(store: Store) -> None:
     slots = Slots(store)
     for _ in range(2):
         await store.redis.script_flush()
@@ -38,7 +38,7 @@ async def test_operations_are_counted_with_their_errors(store: Store) -> None:
     assert store.ops == {("sadd", "ok"): 1, ("incr", "error"): 1, ("both", "error"): 1, ("now", "ok"): 1}
 
 
-async def test_time_is_the_servers(store: Store, empty: Callable[[], None]) -> None:
+async def test_the_time_comes_from_the_server(store: Store, empty: Callable[[], None]) -> None:
     first = await store.now_ms()
     empty()
     assert first <= (await store.batch([call("now", ["a"]), call("now", ["b"])]))[1]

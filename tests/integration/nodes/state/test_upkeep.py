@@ -36,13 +36,13 @@ async def jobs(store: Store) -> Jobs:
     return Jobs(store)
 
 
-async def given(jobs: Jobs, job_id: str = "j", node_id: str = "n", waiter: str = "") -> None:
+async def dispatched(jobs: Jobs, job_id: str = "j", node_id: str = "n", waiter: str = "") -> None:
     await jobs.create(replace(NEW, job_id=job_id), waiter)
     assert await jobs.dispatch(job_id, 1, node_id)
 
 
 async def set_back(store: Store, job_id: str, field: str, by_ms: int) -> None:
-    """Move a job's time back by so many ms."""
+    """Move a job's time back by this many milliseconds."""
     await store.do("HSET", store.keys.job(job_id), field, await store.now_ms() - by_ms)
 
 
@@ -63,7 +63,7 @@ async def session_at(store: Store, session_id: str) -> Inbox:
 
 async def test_upkeep_changes_nothing_on_an_empty_or_healthy_redis(store: Store, jobs: Jobs) -> None:
     assert await tend(store) == UpkeepCounts()
-    await given(jobs)
+    await dispatched(jobs)
     await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
     await Instances(store).present("a", "1", {})
     await Inbox(store, "a").open()
@@ -72,12 +72,12 @@ async def test_upkeep_changes_nothing_on_an_empty_or_healthy_redis(store: Store,
     assert not await store.do("EXISTS", store.keys.upkeep)
 
 
-async def test_jobs_past_their_deadline_end_and_those_who_wait_are_told(store: Store, jobs: Jobs) -> None:
+async def test_jobs_past_their_deadline_end_and_notify_their_waiters(store: Store, jobs: Jobs) -> None:
     inbox = await session_at(store, "s")
     await Requests(store).bind("t:r", "j", "a/1")
-    await given(jobs, waiter="s")
+    await dispatched(jobs, waiter="s")
     await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
-    await given(jobs, "just-late", "n2")
+    await dispatched(jobs, "just-late", "n2")
     await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
     await set_back(store, "just-late", "deadline_ms", LATE_MS - 3000)
     assert await tend(store) == UpkeepCounts(overdue=1)
@@ -104,7 +104,7 @@ async def test_a_job_that_waits_for_a_node_ends_at_its_deadline_too(store: Store
 async def test_upkeep_sends_results_that_their_homes_did_not_send(store: Store, jobs: Jobs) -> None:
     inbox = await session_at(store, "s")
     for job_id in ("old", "new"):
-        await given(jobs, job_id, waiter="s")
+        await dispatched(jobs, job_id, waiter="s")
         await jobs.finish(job_id, 1, "n", b"result", "ok")
     await set_back(store, "old", "finished_ms", GRACE_MS + 1000)
     assert await tend(store) == UpkeepCounts(handed_out=1)
@@ -118,9 +118,9 @@ async def test_reservations_of_jobs_that_do_not_need_them_are_released(store: St
     node = NodeState("n", "n", "t", "a", slots=9, used=0, offers=(), last_seen_ms=await store.now_ms())
     await Snapshots(store).put([node])
     for job_id in ("needed", "young"):
-        await given(jobs, job_id)
-    await given(jobs, "elsewhere", "n2")
-    await given(jobs, "done")
+        await dispatched(jobs, job_id)
+    await dispatched(jobs, "elsewhere", "n2")
+    await dispatched(jobs, "done")
     await jobs.finish("done", 1, "n", b"x", "ok")
     await jobs.create(replace(NEW, job_id="waits"))
     names = ("needed", "elsewhere", "done", "waits", "unknown", "young-unknown")
@@ -134,7 +134,7 @@ async def test_reservations_of_jobs_that_do_not_need_them_are_released(store: St
     assert await tend(store) == UpkeepCounts()
 
 
-async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Callable[..., Store]) -> None:
+async def test_upkeep_moves_dead_letters_and_closes_empty_inboxes(open_store: Callable[..., Store]) -> None:
     store = open_store(dlq_max_deliveries=1)
     instances = Instances(store)
     for instance_id in ("a", "empty"):
@@ -151,9 +151,9 @@ async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Ca
         done.append(await tend(store))
         return done[-1].dlq_moved == 1
 
-    await until(is_moved, 60, "it is moved")
-    assert sum(one.closed for one in done) == 1
-    assert [one.instance_id for one in await instances.all()] == ["a"]
+    await until(is_moved, 60, "the dead letter is moved")
+    assert sum(counts.closed for counts in done) == 1
+    assert [instance.instance_id for instance in await instances.all()] == ["a"]
     assert [entry.kind for entry in await dlq(store)] == ["assign"]
 
 
@@ -163,7 +163,7 @@ async def test_upkeep_keeps_a_dead_inbox_with_messages(store: Store) -> None:
     await Inbox(store, "b").send("a", "result", {})
     await Instances(store).leave("a", "1")
     assert await tend(store) == UpkeepCounts()
-    assert [one.kind for one in await Inbox(store, "b").take_dead("a") or []] == ["result"]
+    assert [message.kind for message in await Inbox(store, "b").take_dead("a") or []] == ["result"]
 
 
 async def test_nodes_that_are_long_gone_are_forgotten(store: Store) -> None:
@@ -174,18 +174,18 @@ async def test_nodes_that_are_long_gone_are_forgotten(store: Store) -> None:
     assert await tend(store) == UpkeepCounts(stale_nodes=1)
 
 
-async def test_two_beats_at_once_do_it_once(open_store: Callable[..., Store]) -> None:
+async def test_two_simultaneous_beats_tend_once(open_store: Callable[..., Store]) -> None:
     stores = [open_store() for _ in range(2)]
     jobs = Jobs(stores[0])
     for job_id in "xyz":
-        await given(jobs, job_id)
+        await dispatched(jobs, job_id)
         await set_back(stores[0], job_id, "deadline_ms", LATE_MS + 1000)
     tended = await asyncio.gather(*map(tend, stores))
-    assert sum(one.overdue for one in tended) == 3
+    assert sum(counts.overdue for counts in tended) == 3
 
 
 async def test_while_one_beat_tends_another_does_nothing(store: Store, jobs: Jobs) -> None:
-    await given(jobs)
+    await dispatched(jobs)
     await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
     await store.do("SET", store.keys.upkeep, "another", "PX", 60_000)
     assert await tend(store) == UpkeepCounts()
