@@ -93,7 +93,7 @@ class Board:
             document.pages or None,
             figures,
             state(document.status.name),
-            waits=self._waits(document) or self._slow.get(document.id, ""),
+            waits=self._waits(document) or (self._slow.get(document.id, "") if done < document.pages else ""),
         )
 
     def _waits(self, document: "Document") -> str:
