@@ -3,9 +3,11 @@
 import re
 from datetime import timedelta
 
+from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
 from pipeline.interfaces.console import addresses
+from pipeline.interfaces.console.screens import ROUTERS
 from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -63,6 +65,23 @@ def test_without_a_required_key_only_the_login_is_shown(context: Context, connec
     assert client.get("/console/", headers=PAGE).status_code == 200
     api_keys.revoke(context, key.id)
     assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
+
+
+def test_every_page_needs_a_key_and_every_action_the_right_to_change(connect: Connect, context: Context) -> None:
+    outside, reader, administrator = connect(host="192.0.2.1"), connect(Scope.READ), connect(Scope.ADMIN)
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    addresses_by_method = [(method, re.sub(r"\{[^}]+\}", "1", r.path)) for r in routes for method in r.methods or ()]
+    # A search changes nothing: it is a POST because it may cost money.
+    actions = [path for method, path in addresses_by_method if method == "POST" and not path.endswith("/search")]
+    for method, path in addresses_by_method:
+        answer = outside.request(method, path, headers=BROWSER, follow_redirects=False)
+        assert answer.status_code in {303, 401}, (method, path)
+    refused = {path: reader.post(path, headers=BROWSER).status_code for path in actions}
+    assert {path: status for path, status in refused.items() if status != 403} == {}
+    context.settings.api.read_only = True
+    refused = {path: administrator.post(path, headers=BROWSER).status_code for path in actions}
+    assert {path: status for path, status in refused.items() if status != 403} == {}
+    assert len(actions) > 40
 
 
 def test_the_session_cookie_works_for_browsers_only(context: Context, connect: Connect) -> None:
