@@ -101,7 +101,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _fetch(assertions: Sequence[Assertion]) -> dict[str, str]:
-    """Fetch the documents of the unseen group; return the reasons of those that are absent, by name."""
+    """Fetch the documents of the unseen group; return the reason of each absent document, by name."""
     needed = {unseen.path_of(each.pdf).name for each in assertions if each.group == unseen.GROUP}
     sources = {source.name: source for source in unseen.sources()}
     unlisted = dict.fromkeys(needed - sources.keys(), "no list of sources names it")

@@ -24,24 +24,24 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(NONE)
         pytest.skip(NONE, allow_module_level=True)
-    with chromium() as found:
-        yield found
+    with chromium() as chromium_browser:
+        yield chromium_browser
 
 
 @pytest.fixture(scope="package")
-def site(browser: Browser) -> Iterator[Site]:  # without a browser, start nothing
+def site(browser: Browser) -> Iterator[Site]:  # without a browser no stack starts
     """A running stack with hostile and harmless data."""
     root = short_folder()
     try:
-        with opened(root) as found:
-            yield found
+        with opened(root) as served:
+            yield served
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture
 def open_page(browser: Browser, site: Site) -> Iterator[Open]:
-    """Opens windows of the console; in each, no script may fail, no policy be breached, no other server be called."""
+    """Opens windows of the console. In each, no script fails, no policy is violated, and no other server is called."""
     with ExitStack() as windows:
 
         def new(base: str = "", **options: Any) -> Visit:

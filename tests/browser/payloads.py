@@ -24,6 +24,7 @@ PAYLOADS = (
     "&lt;script&gt;hurt(20)&lt;/script&gt;&#60;script>hurt(20)</script>",
 )
 MARKDOWN = "\n\n".join(
-    f"# {one}\n\n{one}\n\n| a | b |\n|---|---|\n| {one.replace('|', '')} | `{one}` |" for one in PAYLOADS
+    f"# {payload}\n\n{payload}\n\n| a | b |\n|---|---|\n| {payload.replace('|', '')} | `{payload}` |"
+    for payload in PAYLOADS
 )
-FILE_NAMES = tuple(one.replace("/", "∕").replace("\\", "")[:120] + ".pdf" for one in PAYLOADS)
+FILE_NAMES = tuple(payload.replace("/", "∕").replace("\\", "")[:120] + ".pdf" for payload in PAYLOADS)

@@ -1,4 +1,4 @@
-"""A stack whose names, titles and texts all try to run in the browser."""
+"""A stack whose names, titles and texts contain hostile HTML."""
 
 import json
 import time
@@ -110,7 +110,7 @@ def opened(root: Path) -> Iterator[Site]:
 
 
 def reachable(base: str) -> None:
-    """Wait until the API answers there."""
+    """Wait until the API answers at this address."""
     for _ in range(300):
         try:
             urlopen(f"{base}/healthz", timeout=5).close()
@@ -130,16 +130,16 @@ def _fill(site: Site, root: Path) -> None:
         path = new_pdf(root / f"{number}.pdf", pages=2 if number < 3 else 1)
         provider = "ai" if number == 0 else "local"
         name = f"{payload.replace('/', '∕')[:80]}.pdf"
-        found = site.convert(path, name, provider=provider, wait=30 if number < 3 else 0)
+        document = site.convert(path, name, provider=provider, wait=30 if number < 3 else 0)
         if number >= 3:
             continue
-        assert found["status"] == "COMPLETED", found
-        ids["documents"].append(found["id"])
+        assert document["status"] == "COMPLETED", document
+        ids["documents"].append(document["id"])
     for number, title in enumerate(("Terminal", XSS, "Pump report")):
         words = [title, f"Valve number {number}", f"Pressure {17 + number} bar", "Turbine room " * (number + 1)]
         query = f"?app={quote(XSS if number == 1 else 'Editor')}&title={quote(title)}"
-        taken = site.call("POST", f"/screenshots{query}", raw=screen_picture(words), **{"Content-Type": "image/png"})
-        ids.setdefault("frames", []).append(taken["id"])
+        intake = site.call("POST", f"/screenshots{query}", raw=screen_picture(words), **{"Content-Type": "image/png"})
+        ids.setdefault("frames", []).append(intake["id"])
     ids["base"] = site.call("POST", "/knowledge-bases", {"name": f"Pumps {XSS}"})["id"]
     note = {"type": "note", "data": {"name": XSS, "content": MARKDOWN}}
     site.call("POST", f"/knowledge-bases/{ids['base']}/items", note)

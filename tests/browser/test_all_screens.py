@@ -1,4 +1,4 @@
-"""Every screen, found by following links: nothing hostile runs, screen readers work, and each fits. First of
+"""Every screen that links lead to: no hostile content runs, screen readers work, and each screen fits. First of
 this folder: other tests delete the targets of links."""
 
 import re
@@ -33,14 +33,14 @@ def kind_of(path: str) -> str:
     """Return the kind of a screen: its path without ids, and the names of its parameters."""
     parts = urlsplit(path)
     return _ID.sub("/*", parts.path) + "".join(
-        sorted(f"?{one.partition('=')[0]}" for one in parts.query.split("&") if one)
+        sorted(f"?{parameter.partition('=')[0]}" for parameter in parts.query.split("&") if parameter)
     )
 
 
 def links(page: Page, base: str) -> list[str]:
     """Return the console links of this page."""
-    found = page.eval_on_selector_all("a[href]", "all => all.filter(one => !one.closest('svg')).map(one => one.href)")
-    inside = [href.removeprefix(base).partition("#")[0] for href in found if href.startswith(f"{base}/console")]
+    hrefs = page.eval_on_selector_all("a[href]", "all => all.filter(one => !one.closest('svg')).map(one => one.href)")
+    inside = [href.removeprefix(base).partition("#")[0] for href in hrefs if href.startswith(f"{base}/console")]
     return [path for path in inside if not path.endswith(("/archive", "/file")) and "/static/" not in path]
 
 
@@ -55,14 +55,14 @@ class Tour:
 @pytest.fixture(scope="package")
 def tour(browser: Browser, site: Site) -> Tour:
     """Visit an address of each kind of screen, starting from the main ones."""
-    found = Tour()
-    with watched(browser, site.base) as looked:
-        _go_round(looked, found)
-    found.wrong += looked.wrong
-    return found
+    tour_so_far = Tour()
+    with watched(browser, site.base) as visit:
+        _go_round(visit, tour_so_far)
+    tour_so_far.wrong += visit.wrong
+    return tour_so_far
 
 
-def _go_round(looked: Visit, found: Tour) -> None:
+def _go_round(visit: Visit, tour: Tour) -> None:
     seen: dict[str, list[str]] = {}
     waiting = deque(f"/console/{name}" for name in MAIN)
     while waiting:
@@ -70,17 +70,17 @@ def _go_round(looked: Visit, found: Tour) -> None:
         alike = seen.setdefault(kind_of(path), [])
         if path in alike or len(alike) >= EACH or len(seen) > 120:
             continue
-        answer = looked.page.goto(f"{looked.base}{path}")
+        answer = visit.page.goto(f"{visit.base}{path}")
         if not answer or "text/html" not in answer.headers.get("content-type", ""):
             continue
         assert answer.status < 400, f"{path}: {answer.status}"
         alike.append(path)
-        waiting.extend(links(looked.page, looked.base))
-        looked.page.wait_for_timeout(50)
-        found.wrong += [f"{path}: {one}" for one in looked.page.evaluate(HARM)]
-        if not looked.page.locator("main h1").first.inner_text().strip():
-            found.wrong.append(f"{path} has no heading")
-    found.screens = [path for alike in seen.values() for path in alike]
+        waiting.extend(links(visit.page, visit.base))
+        visit.page.wait_for_timeout(50)
+        tour.wrong += [f"{path}: {harm}" for harm in visit.page.evaluate(HARM)]
+        if not visit.page.locator("main h1").first.inner_text().strip():
+            tour.wrong.append(f"{path} has no heading")
+    tour.screens = [path for alike in seen.values() for path in alike]
 
 
 @pytest.fixture(scope="package")
@@ -109,37 +109,37 @@ def test_pictures_of_the_screens_are_made_on_request(
 ) -> None:
     if pictures_folder is None:
         pytest.skip("no pictures are requested: SCREENS_TO is not set")
-    looked = open_page()
+    visit = open_page()
     for name, path in {name_of(path): path for path in reversed(screens)}.items():
-        page = looked.go(path)
+        page = visit.go(path)
         for scheme in SCHEMES:
             picture(page, pictures_folder, name, scheme)
-    made = {path.name for path in pictures_folder.iterdir()}
-    assert {f"{name_of(path)}-{scheme}.png" for path in screens for scheme in SCHEMES} <= made
+    picture_names = {path.name for path in pictures_folder.iterdir()}
+    assert {f"{name_of(path)}-{scheme}.png" for path in screens for scheme in SCHEMES} <= picture_names
 
 
 def test_a_screen_reader_finds_its_way_on_every_screen(open_page: Callable[..., Visit], screens: list[str]) -> None:
-    looked = open_page()
-    found: list[str] = []
+    visit = open_page()
+    faults: list[str] = []
     for path in each_once(screens):
-        looked.go(path)
-        found += looked.serious()
-    assert not found, "\n".join(found)
+        visit.go(path)
+        faults += visit.serious()
+    assert not faults, "\n".join(faults)
 
 
 def test_every_screen_fits_a_telephone_and_a_wall(open_page: Callable[..., Visit], screens: list[str]) -> None:
-    looked = open_page()
-    found = []
+    visit = open_page()
+    faults = []
     for path in each_once(screens):
-        looked.go(path)
-        found += [f"{path} at {width}: {over} px" for width in (360, 2560) if (over := looked.too_wide(width)) > 0]
-    assert not found, "\n".join(found)
+        visit.go(path)
+        faults += [f"{path} at {width}: {over} px" for width in (360, 2560) if (over := visit.too_wide(width)) > 0]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.rotating
 def test_every_screen_can_be_read_without_javascript(open_page: Callable[..., Visit], screens: list[str]) -> None:
-    looked = open_page(java_script_enabled=False)
+    visit = open_page(java_script_enabled=False)
     for path in each_once(screens):
-        page = looked.go(path)
+        page = visit.go(path)
         assert page.locator("main h1").first.inner_text().strip(), path
         assert len(page.locator("main").inner_text()) > 40, path

@@ -1,4 +1,4 @@
-"""The list of documents: a folder is sent, rows follow, new ones are announced, and bulk actions."""
+"""The list of documents: upload of a folder, live rows, announcements of new documents, and bulk actions."""
 
 import re
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_a_folder_is_sent_and_each_file_shows_its_outcome(open_page: Open, tmp_p
     expect(board).to_be_hidden()
 
 
-def test_new_documents_are_announced_and_nothing_moves(open_page: Open, site: Site, tmp_path: Path) -> None:
+def test_new_documents_are_announced_without_moving_rows(open_page: Open, site: Site, tmp_path: Path) -> None:
     page = open_page().go("/console/documents")
     expect(page.locator("#live")).to_have_text("live")
     first = page.locator(".documents tbody tr").first
@@ -65,7 +65,7 @@ def test_keys_move_through_rows_and_select_and_delete_them(open_page: Open, site
     expect(page.locator(".documents tr", has_text="of-two")).to_have_count(0)
 
 
-def test_all_that_match_can_be_paused_and_resumed(open_page: Open, site: Site, tmp_path: Path) -> None:
+def test_all_matching_documents_can_be_paused_and_resumed(open_page: Open, site: Site, tmp_path: Path) -> None:
     site.call("POST", "/queues/vision.ai/pause", {"reason": "later"})
     try:
         for number in range(2):

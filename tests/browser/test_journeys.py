@@ -62,12 +62,14 @@ def test_a_page_is_retried_with_another_provider_and_its_attempts_are_compared(o
     assert refreshes, "no refresh was under way"
     for refresh in refreshes:
         refresh.continue_()
-    for _ in range(3):  # The refresh was sent before these.
+    for _ in range(3):  # The refresh precedes these requests.
         page.evaluate("fetch(location.href).then((answer) => answer.text())")
     expect(used).to_be_visible()
 
 
-def test_a_paused_queue_is_shown_there_and_on_the_waiting_document(open_page: Open, site: Site, tmp_path: Path) -> None:
+def test_a_paused_queue_is_shown_on_its_page_and_on_the_waiting_document(
+    open_page: Open, site: Site, tmp_path: Path
+) -> None:
     site.call("POST", "/queues/vision.ai/pause", {"reason": "invoice run first"})
     try:
         waits = site.convert(new_pdf(tmp_path / "waits.pdf"), wait=0, provider="ai")

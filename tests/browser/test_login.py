@@ -1,4 +1,4 @@
-"""If a key is required, a browser logs in with it and holds a session."""
+"""If the API requires a key, a browser logs in with it and keeps a session."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ def test_a_key_opens_the_console_and_the_browser_keeps_no_key(
     locked: tuple[str, str], open_page: Callable[..., Visit]
 ) -> None:
     base, key = locked
-    looked = open_page(base)
-    looked.refusals_expected = True
-    page = looked.go("/console/documents?q=pump")
+    visit = open_page(base)
+    visit.refusals_expected = True
+    page = visit.go("/console/documents?q=pump")
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.get_by_role("textbox", name="Key").fill("pstk_wrong")
     page.get_by_role("button", name="Log in").click()
@@ -48,7 +48,9 @@ def test_a_key_opens_the_console_and_the_browser_keeps_no_key(
     expect(page.get_by_role("heading", level=1)).to_have_text("Documents")
     assert page.url.endswith("/console/documents?q=pump")
     cookies = page.context.cookies()
-    assert [(one["name"], one["httpOnly"], one["sameSite"]) for one in cookies] == [("penstock_session", True, "Lax")]
+    assert [(cookie["name"], cookie["httpOnly"], cookie["sameSite"]) for cookie in cookies] == [
+        ("penstock_session", True, "Lax")
+    ]
     assert key not in str(cookies)
     assert page.get_by_role("button", name="Choose files").count() == 0, "a key of the scope read adds nothing"
     page.get_by_role("button", name="Log out").click()

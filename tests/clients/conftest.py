@@ -1,4 +1,4 @@
-"""A real stack, started the way users start it, for other projects' clients to talk to.
+"""A real stack, started like users start it, for the clients of other projects.
 
 These tests run in a virtual environment with the clients and without Penstock: `PENSTOCK` is its command.
 """
@@ -20,13 +20,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("PENSTOCK", str(ROOT / ".venv" / "bin" / "penstock"))
 HEARTBEAT_MS = 1000
-"""Of the gateway's nodes."""
+"""Capabilities of the gateway's nodes."""
 _START_S, _STOP_S = 60, 60
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where Penstock is, and a key for it. `folder` and `env` are those of its commands."""
+    """The address of Penstock and a key for it. `folder` and `env` are those of its commands."""
 
     url: str
     key: str
@@ -35,7 +35,7 @@ class Server:
     env: dict[str, str]
 
     def run(self, *arguments: str) -> str:
-        """What a command of Penstock prints."""
+        """Run a command of Penstock; return its output."""
         done = subprocess.run(
             [COMMAND, *arguments], env=self.env, cwd=self.folder, check=True, capture_output=True, text=True, timeout=60
         )
@@ -45,9 +45,9 @@ class Server:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """`penstock up` with a gateway of inference nodes, in a data folder of its own, on free ports."""
-    folder = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))  # short: sockets are in it
-    with socket.create_server(("127.0.0.1", 0)) as found, socket.create_server(("127.0.0.1", 0)) as other:
-        port, gateway_port = found.getsockname()[1], other.getsockname()[1]
+    folder = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))  # a short path, for sockets
+    with socket.create_server(("127.0.0.1", 0)) as api_socket, socket.create_server(("127.0.0.1", 0)) as other:
+        port, gateway_port = api_socket.getsockname()[1], other.getsockname()[1]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
     env = own | {
         "PENSTOCK_DATA_DIR": str(folder),
@@ -66,8 +66,8 @@ def server() -> Iterator[Server]:
             _wait_for(f"{url}/health", stack, log)
             _wait_for(f"http://127.0.0.1:{gateway_port}/readyz", stack, log)
             started = Server(url, "", f"ws://127.0.0.1:{gateway_port}", folder, env)
-            made = started.run("keys", "create", "clients", "--json")
-            yield replace(started, key=json.loads(made)["secret"])
+            created = started.run("keys", "create", "clients", "--json")
+            yield replace(started, key=json.loads(created)["secret"])
         finally:
             ended = stack.poll()
             stack.terminate()
@@ -95,5 +95,5 @@ def _wait_for(url: str, stack: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def pdf() -> Path:
-    """Three pages: two columns of text, tables, and a page that is only a picture."""
+    """Three pages: two columns of text, tables, and a scanned page."""
     return ROOT / "examples" / "about-penstock.pdf"

@@ -1,4 +1,4 @@
-"""The gateway of the stack, with tokens for it; sessions that ask, and nodes that do what a test says."""
+"""The gateway of the stack, with tokens for it, sessions, and nodes that a test scripts."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from wire import File, Message, Peer
 
 
 class Session(Peer):
-    """Asks, and waits for answers."""
+    """Sends requests and waits for answers."""
 
     def ask(
         self, request_id: str, prompt: str, *files: File, body: dict[str, object] | None = None, **more: Any
@@ -29,18 +29,18 @@ class Session(Peer):
         self.say("job_request", *files, **{"request_id": request_id, **known, **more})
 
     def answer(self) -> Message:
-        """The next result, whatever comes before it."""
+        """Return the next result and skip other messages."""
         return self.until("job_result")[-1]
 
     def text(self, request_id: str, prompt: str, *files: File, **more: Any) -> str:
-        """The text that comes back."""
+        """Send a request; return the text of its answer."""
         self.ask(request_id, prompt, *files, **more)
         return str(self.answer()["result"]["text"])
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """Where it is, and tokens for it."""
+    """The gateway's port, and tokens for it."""
 
     url: str
     node_token: str
@@ -52,14 +52,14 @@ class Gateway:
 
     @contextmanager
     def connected(self, path: str, token: str, kind: type[Peer] = Peer) -> Iterator[Any]:
-        """A connection on which nothing was said yet."""
+        """Open a connection without sending a message."""
         headers = {"Authorization": f"Bearer {token}"}
         with connect(f"{self.url}{path}", additional_headers=headers, max_size=2**26, close_timeout=2) as connection:
             yield kind(connection)
 
     @contextmanager
     def session(self, session_id: str = "") -> Iterator[Session]:
-        """A session that is open."""
+        """Open a session."""
         with self.connected("/ws/session", self.session_token, Session) as session:
             session.say("session_open", versions=[1], session_id=session_id or token_hex(16), name="test")
             session.expect("welcome")
@@ -67,7 +67,7 @@ class Gateway:
 
     @contextmanager
     def node(self, node_id: str, model: str, **more: Any) -> Iterator[Peer]:
-        """A node that does what the test says, and offers one model. It says by itself that it is there."""
+        """Connect a node that the test scripts, and that offers one model. It sends its heartbeats itself."""
         with self.connected("/ws/node", self.node_token) as peer:
             register(peer, node_id, model, **more)
             peer.expect("welcome")
@@ -88,6 +88,6 @@ def _beat(peer: Peer, over: threading.Event) -> None:
 
 
 def register(peer: Peer, node_id: str, model: str, **more: Any) -> None:
-    """What a node says first."""
+    """Return the first message of a node."""
     offers = [{"capability": "text", "models": [model]}]
     peer.say("node_register", **{"versions": [1], "node_id": node_id, "slots": 1, "offers": offers, **more})

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible API, for Penstock's own node to offer: it answers like node/models.js."""
+"""A model behind an OpenAI-compatible API, which Penstock's own node offers. It answers like node/models.js."""
 
 import json
 import re
@@ -17,24 +17,24 @@ _LONGEST_S = 60
 
 @contextmanager
 def model_server(go: Path) -> Iterator[str]:
-    """Its base URL. Prompts that begin with `wait` are answered once `go` exists."""
+    """Run the server; yield its base URL. It answers prompts that begin with `wait` once `go` exists."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = _answer(asked["messages"][-1]["content"], go)
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = _answer(request["messages"][-1]["content"], go)
             message = {"role": "assistant", "content": answer}
-            said = {
+            reply = {
                 "id": "1",
                 "object": "chat.completion",
                 "created": 0,
-                "model": asked["model"],
+                "model": request["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
             }
-            data = json.dumps(said).encode()
+            data = json.dumps(reply).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
@@ -42,7 +42,7 @@ def model_server(go: Path) -> Iterator[str]:
             self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:
-            """The test ignores it."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -64,5 +64,5 @@ def _answer(content: Any, go: Path) -> str:
     while prompt.startswith("wait") and not go.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     if pictures:
-        return "\n".join(f"{found[1]} {len(b64decode(found[2]))}" for found in pictures if found)
+        return "\n".join(f"{match[1]} {len(b64decode(match[2]))}" for match in pictures if match)
     return prompt[::-1]

@@ -1,4 +1,4 @@
-"""Nodes as processes: the one in JavaScript, and Penstock's own."""
+"""Nodes as processes: the node in JavaScript, and Penstock's own."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _STOP_S = 20
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node connects to, and as what."""
+    """A node's gateway and id."""
 
     gateway: str
     token: str
@@ -26,12 +26,12 @@ class Place:
 
     @property
     def go(self) -> Path:
-        """Prompts that begin with `wait` are answered once this file exists."""
+        """The node answers prompts that begin with `wait` once this file exists."""
         return self.folder / "go"
 
     @property
     def log(self) -> Path:
-        """What the node says."""
+        """The node's output."""
         return self.folder / "node.log"
 
 
@@ -40,24 +40,24 @@ Process = subprocess.Popen[bytes]
 
 @contextmanager
 def running(kind: str, place: Place) -> Iterator[Process]:
-    """A node of this kind, until the end of the block."""
+    """Run a node of this kind until the end of the block."""
     token = place.folder / "token"
     token.write_text(place.token)
     common = ["--gateway", place.gateway, "--token-file", str(token), "--slots", str(place.slots)]
     if kind == "javascript":
-        ours = ["--node-id", place.node_id, "--wait-for", str(place.go)]
-        with _process([node() or "node", str(FOLDER / "node.js"), *common, *ours], place) as process:
+        own_options = ["--node-id", place.node_id, "--wait-for", str(place.go)]
+        with _process([node() or "node", str(FOLDER / "node.js"), *common, *own_options], place) as process:
             yield process
         return
     with model_server(place.go) as base_url:
-        ours = ["--id", place.node_id, "--provider", "model"]
+        own_options = ["--id", place.node_id, "--provider", "model"]
         env = {
             "PENSTOCK_DATA_DIR": str(place.folder),
             "PENSTOCK_PROVIDERS__MODEL__BASE_URL": base_url,
             "PENSTOCK_PROVIDERS__MODEL__API_KEY": "sk-1",
             "PENSTOCK_PROVIDERS__MODEL__MODEL": "echo",
         }
-        with _process([COMMAND, "node", *common, *ours], place, env) as process:
+        with _process([COMMAND, "node", *common, *own_options], place, env) as process:
             yield process
 
 

@@ -1,7 +1,7 @@
-"""Open WebUI's document loaders, alone: three files of its wheel, since the package itself brings gigabytes.
+"""Open WebUI's document loaders without the package, which has gigabytes: three files of its wheel.
 
-`python open_webui_loaders.py FOLDER` fetches them; `load(FOLDER)` imports them. What they import of the rest of Open
-WebUI, and never use when they load a document, is replaced by modules that are empty.
+`python open_webui_loaders.py FOLDER` fetches them; `load(FOLDER)` imports them. Empty modules replace the rest of Open
+WebUI, which the loaders import and do not use to load a document.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _FOLDER = "open_webui/retrieval/loaders"
 _FILES = ("external_document.py", "main.py", "mineru.py")
 _SETTINGS = {
     "open_webui.env": {"GLOBAL_LOG_LEVEL": "INFO", "AIOHTTP_CLIENT_SESSION_SSL": True, "REQUESTS_VERIFY": True},
-    # Both add headers that an administrator or a user's session has configured: none.
+    # Both add configured headers, and none are configured here.
     "open_webui.utils.headers": {
         "parse_custom_headers": lambda *_, **__: {},
         "include_user_info_headers": lambda headers, *_, **__: headers,
@@ -29,7 +29,7 @@ _SETTINGS = {
 
 
 class Loaders(NamedTuple):
-    """The three classes."""
+    """Return the three classes."""
 
     docling: type
     external: type
@@ -37,7 +37,7 @@ class Loaders(NamedTuple):
 
 
 def fetch(folder: Path) -> None:
-    """Put the three files below `folder`, if they are not there yet."""
+    """Download the three files to `folder` if they are missing."""
     if all((folder / _FOLDER / name).is_file() for name in _FILES):
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -51,7 +51,7 @@ def fetch(folder: Path) -> None:
 
 
 def load(folder: Path) -> Loaders:
-    """Import the loaders that `fetch` put there."""
+    """Import the loaders from the files of `fetch`."""
     sys.meta_path.append(_Absent())
     sys.path.insert(0, str(folder))
     main = importlib.import_module("open_webui.retrieval.loaders.main")
@@ -59,7 +59,7 @@ def load(folder: Path) -> Loaders:
 
 
 class _Absent(MetaPathFinder, Loader):
-    """Finds what nothing else finds, of the packages that the loaders name."""
+    """Finds modules of the loaders' packages that no other finder has."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if name.partition(".")[0] not in {"open_webui", "azure", "ftfy"} or PathFinder.find_spec(name, path):
@@ -72,11 +72,11 @@ class _Absent(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is in it."""
+        """Leave the module empty."""
 
 
 class _Empty(ModuleType):
-    """Has every name, and nothing behind it."""
+    """Has an empty object for every name."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

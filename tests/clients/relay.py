@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 
 class Relay:
-    """Passes bytes on to `target`, a port of this machine."""
+    """Forwards bytes to `target`, a port of this machine."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -17,16 +17,16 @@ class Relay:
         self._lock = threading.Lock()
 
     def cut(self) -> None:
-        """Break all connections, without a word. New ones are taken."""
+        """Break all connections without a closing message. The relay accepts new ones."""
         with self._lock:
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
             self._open.clear()
 
     def run(self) -> None:
-        """Take connections until the listener is closed."""
+        """Accept connections until the listener is closed."""
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
@@ -52,12 +52,12 @@ class Relay:
 
 @contextmanager
 def relay(target: int) -> Iterator[Relay]:
-    """A relay that runs."""
-    made = Relay(target)
-    thread = threading.Thread(target=made.run)
+    """Run a relay."""
+    new_relay = Relay(target)
+    thread = threading.Thread(target=new_relay.run)
     thread.start()
     try:
-        yield made
+        yield new_relay
     finally:
-        made.close()
+        new_relay.close()
         thread.join()

@@ -1,4 +1,4 @@
-"""A gateway that does what a test says: it takes connections, and the test speaks."""
+"""A scripted gateway: it accepts connections, and the test sends the messages."""
 
 import queue
 import threading
@@ -25,7 +25,7 @@ class Link(Peer):
         self.registered: Message | None = None
 
     def welcome(self, **limits: int) -> None:
-        """Let the node in."""
+        """Welcome the node."""
         self.registered = self.expect("node_register")
         limits = {"heartbeat_ms": 5000, "max_message_bytes": 2**24, "max_attachment_bytes": 2**25} | limits
         self.say("welcome", instance_id="script", **limits)
@@ -33,7 +33,7 @@ class Link(Peer):
     def assign(
         self, job_id: str, prompt: str, *files: File, attempt: int = 1, capability: str = "text", **body: Any
     ) -> None:
-        """Give a job."""
+        """Assign a job."""
         self.say(
             "job_assign",
             *files,
@@ -45,22 +45,22 @@ class Link(Peer):
             timeout_ms=60_000,
         )
 
-    def received(self, message: Message, taken: bool = True) -> None:
-        """Say that a result has come."""
+    def received(self, message: Message, acknowledged: bool = True) -> None:
+        """Acknowledge a result."""
         job_id, attempt = message.job
-        self.say("result_received", job_id=job_id, attempt=attempt, taken=taken)
+        self.say("result_received", job_id=job_id, attempt=attempt, taken=acknowledged)
 
     def end(self, code: int = 1000, reason: str = "") -> None:
-        """Close it."""
+        """Close the connection with this code."""
         self.connection.close(code, reason)
 
     def cut(self) -> None:
-        """Break it off, without a word."""
+        """Break the connection without a closing message."""
         self.connection.socket.close()
 
 
 class ScriptedGateway:
-    """Its connections, in the order in which they came. `refuse_with`: the answer to handshakes."""
+    """Connections in the order of their arrival. `refuse_with`: the answer to handshakes."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -70,17 +70,17 @@ class ScriptedGateway:
         self._over = threading.Event()
 
     def connection(self, deadline_s: float = DEADLINE_S) -> Link:
-        """The next connection."""
+        """Return the next connection."""
         return self._links.get(timeout=deadline_s)
 
     def welcome(self, **limits: int) -> Link:
-        """The next connection, with its node let in."""
+        """Return the next connection after welcoming its node."""
         link = self.connection()
         link.welcome(**limits)
         return link
 
     def nobody_comes(self, for_s: float) -> bool:
-        """Whether no connection is made for so long."""
+        """Whether no node connects for this long."""
         try:
             self._links.get(timeout=for_s)
         except queue.Empty:
@@ -101,7 +101,7 @@ class ScriptedGateway:
 
 @contextmanager
 def scripted_gateway() -> Iterator[ScriptedGateway]:
-    """A gateway on a port of its own."""
+    """Run a gateway on a free port."""
     gateway = ScriptedGateway()
     with serve(gateway._take, "127.0.0.1", 0, process_request=gateway._refuse, max_size=2**26) as server:
         gateway.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"

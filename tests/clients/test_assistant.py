@@ -1,6 +1,6 @@
-"""The MCP server as the protocol's SDK for TypeScript sees it, on Node.js: each tool, over HTTP and over stdio.
+"""The MCP server with the protocol's SDK for TypeScript, on Node.js: each tool, over HTTP and over stdio.
 
-The SDK compares each result with the schema that the tool is listed with.
+The SDK checks each result against the tool's listed schema.
 """
 
 import base64
@@ -30,7 +30,7 @@ class Assistant:
     """A process of `assistant.js`."""
 
     by = ""
-    """How it talks: http or stdio."""
+    """The transport: http or stdio."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -40,18 +40,18 @@ class Assistant:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"name": tool, "arguments": arguments}) + "\n")
         self._process.stdin.flush()
-        found = self._read()
-        assert "broken" not in found, found
-        return found
+        message = self._read()
+        assert "broken" not in message, message
+        return message
 
     def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """What a tool gives."""
+        """Call a tool; return its result."""
         result = self.call(tool, **arguments)
         assert not result.get("isError"), result
         return dict(result["structuredContent"])
 
     def refused(self, tool: str, **arguments: Any) -> str:
-        """The sentence with which a tool refuses."""
+        """Call a tool that refuses; return its sentence."""
         result = self.call(tool, **arguments)
         assert result["isError"], result
         return str(result["content"][0]["text"])
@@ -59,7 +59,7 @@ class Assistant:
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the assistant has ended; see what it says above"
+        assert line, "the assistant has ended; its output is above"
         return dict(json.loads(line))
 
 
@@ -94,9 +94,9 @@ def files() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def over_http(server: Server) -> Iterator[dict[str, str]]:
-    """Where an API beside the stack is, which fetches from this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    """The address and key of an API beside the stack. This API may fetch from this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     env = server.env | {
         "PENSTOCK_API__PORT": str(port),
         "PENSTOCK_API__FETCH": "true",
@@ -121,13 +121,13 @@ def over_http(server: Server) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(params=["http", "stdio"])
 def writer(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Iterator[Assistant]:
-    """An assistant that may write."""
+    """An assistant with permission to write."""
     where: dict[str, Any] = {"command": COMMAND, "args": ["mcp", "--write"], "env": server.env, "cwd": str(tmp_path)}
     if request.param == "http":
         where = request.getfixturevalue("over_http")
-    with assistant(where, tmp_path) as made:
-        made.by = request.param
-        yield made
+    with assistant(where, tmp_path) as started:
+        started.by = request.param
+        yield started
 
 
 def test_each_tool(writer: Assistant, server: Server, files: str) -> None:
@@ -144,8 +144,8 @@ def test_each_tool(writer: Assistant, server: Server, files: str) -> None:
 
     markdown = writer.use("get_markdown", document_id=document["id"], pages="1", limit=500)
     assert (len(markdown["markdown"]), markdown["next_offset"]) == (500, 500)
-    looked = writer.call("get_page_image", document_id=document["id"], page=3)
-    picture = looked["content"][0]
+    shown = writer.call("get_page_image", document_id=document["id"], page=3)
+    picture = shown["content"][0]
     assert (picture["type"], picture["mimeType"]) == ("image", "image/png")
     assert base64.b64decode(picture["data"]).startswith(b"\x89PNG")
     assert writer.use("retry", id=document["id"], page=1)["status"] != "COMPLETED"
@@ -170,11 +170,11 @@ def test_each_tool(writer: Assistant, server: Server, files: str) -> None:
 def test_refusals_are_sentences(writer: Assistant) -> None:
     assert "Use search" in writer.refused("retry", id="abc")
     assert "limit" in writer.refused("get_markdown", document_id="abc", limit=10**9)
-    said = writer.refused("convert_document", path="/etc/passwd")
-    assert ("supported type" if writer.by == "stdio" else "does not read") in said
+    message = writer.refused("convert_document", path="/etc/passwd")
+    assert ("supported type" if writer.by == "stdio" else "does not read") in message
 
 
-def test_without_the_flag_there_is_nothing_that_writes(server: Server, tmp_path: Path) -> None:
+def test_without_the_flag_no_tool_writes(server: Server, tmp_path: Path) -> None:
     where = {"command": COMMAND, "args": ["mcp"], "env": server.env, "cwd": str(tmp_path)}
     with assistant(where, tmp_path) as reader:
         assert reader.tools.keys().isdisjoint({"convert_document", "retry", "add_to_knowledge"})

@@ -1,4 +1,4 @@
-"""The Docling project's own client, and with it the Docling project's own model of a document."""
+"""The Docling project's own client, with the Docling project's own model of a document."""
 
 import io
 import zipfile
@@ -19,8 +19,8 @@ from docling_core.types.io import DocumentStream
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[DoclingServiceClient]:
-    with DoclingServiceClient(server.url, api_key=server.key, poll_server_wait=1) as made:
-        yield made
+    with DoclingServiceClient(server.url, api_key=server.key, poll_server_wait=1) as docling_client:
+        yield docling_client
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_it_can_be_chunked_and_exported_again(document: DoclingDocument) -> None
     assert DoclingDocument.model_validate(document.export_to_dict()) == document
 
 
-def test_our_other_formats_are_what_docling_makes_of_the_document(client: DoclingServiceClient, pdf: Path) -> None:
+def test_other_formats_equal_docling_s_own_exports(client: DoclingServiceClient, pdf: Path) -> None:
     options = ConvertDocumentsOptions(
         to_formats=[
             OutputFormat.MARKDOWN,
@@ -92,13 +92,13 @@ def test_our_other_formats_are_what_docling_makes_of_the_document(client: Doclin
             OutputFormat.JSON,
         ]
     )
-    (((_, made),)) = client.submit_and_retrieve_each([_item(pdf, options)])
-    document = made.document.json_content
-    tags = made.document.doctags_content
+    (((_, converted),)) = client.submit_and_retrieve_each([_item(pdf, options)])
+    document = converted.document.json_content
+    tags = converted.document.doctags_content
     assert tags.replace("\n", "") == document.export_to_doctags().replace("\n", "")
-    assert "<h2>1. The task</h2>" in made.document.html_content
-    assert "Reading one page with a model takes seconds." in made.document.text_content
-    assert made.document.md_content.startswith("# About Penstock\n")
+    assert "<h2>1. The task</h2>" in converted.document.html_content
+    assert "Reading one page with a model takes seconds." in converted.document.text_content
+    assert converted.document.md_content.startswith("# About Penstock\n")
 
 
 def test_range_of_pages_counts_as_in_the_source(client: DoclingServiceClient, pdf: Path) -> None:
@@ -116,13 +116,13 @@ def test_several_files_and_streams(client: DoclingServiceClient, pdf: Path) -> N
 
 def test_zip_of_results(client: DoclingServiceClient, pdf: Path) -> None:
     options = ConvertDocumentsOptions(to_formats=[OutputFormat.MARKDOWN, OutputFormat.TEXT])
-    made = client.submit(pdf, options=options, target=ZipTarget()).result(timeout=120)
-    with zipfile.ZipFile(io.BytesIO(made.content)) as archive:
+    zipped = client.submit(pdf, options=options, target=ZipTarget()).result(timeout=120)
+    with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
         assert sorted(archive.namelist()) == ["about-penstock.md", "about-penstock.txt"]
         assert archive.read("about-penstock.md").startswith(b"# About Penstock")
 
 
-def test_what_cannot_be_converted_is_refused_with_the_reason(client: DoclingServiceClient) -> None:
+def test_an_unconvertible_file_is_refused_with_the_reason(client: DoclingServiceClient) -> None:
     stream = DocumentStream(name="broken.pdf", stream=io.BytesIO(b"%PDF-1.7\nnot really"))
     with pytest.raises(ServiceError) as refused:
         client.convert(stream)

@@ -28,17 +28,17 @@ def test_documents_come_out(server: Server, pdf: Path, export_type: ExportType, 
     (document,) = converter(server, export_type, mode).run(sources=[pdf], meta={"from": "test"})["documents"]
     text = document.content
     if export_type is ExportType.JSON:
-        made = DoclingDocument.model_validate(json.loads(text))
-        assert len(made.pages) == 3
-        text = made.export_to_markdown()
+        parsed = DoclingDocument.model_validate(json.loads(text))
+        assert len(parsed.pages) == 3
+        text = parsed.export_to_markdown()
     assert "Reading one page with a model takes seconds" in text
     assert document.meta == {"from": "test"}
 
 
 def test_options_reach_the_conversion(server: Server, pdf: Path) -> None:
     options = {"page_range": [1, 1], "do_ocr": True, "ocr_engine": "tesseract", "table_mode": "fast"}
-    made = converter(server, ExportType.TEXT, ConversionMode.SYNC, convert_options=options)
+    component = converter(server, ExportType.TEXT, ConversionMode.SYNC, convert_options=options)
     source = ByteStream(pdf.read_bytes(), meta={"file_name": "about.pdf"}, mime_type="application/pdf")
-    (document,) = made.run(sources=[source])["documents"]
+    (document,) = component.run(sources=[source])["documents"]
     assert "1. The task" in document.content
     assert "5. The states" not in document.content

@@ -15,8 +15,8 @@ def test_markdown_and_chunks_with_their_pages(server: Server, pdf: Path) -> None
         chunks = DoclingLoader(str(pdf), converter=client, chunker=HierarchicalChunker()).load()
     assert "## 1. The task" in whole.page_content
     assert whole.metadata == {"source": str(pdf)}
-    (found,) = (chunk for chunk in chunks if "Reading one page with a model takes seconds" in chunk.page_content)
-    meta = found.metadata["dl_meta"]
+    (passage,) = (chunk for chunk in chunks if "Reading one page with a model takes seconds" in chunk.page_content)
+    meta = passage.metadata["dl_meta"]
     assert meta["headings"] == ["About Penstock", "1. The task"]
     assert meta["doc_items"][0]["prov"][0]["page_no"] == 1
     assert any("COMPLETED" in chunk.page_content for chunk in chunks)

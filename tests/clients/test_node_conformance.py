@@ -1,4 +1,4 @@
-"""What docs/reference/node-protocol.md asks of a node, asked of one by a gateway that does what each test says."""
+"""Requirements of docs/reference/node-protocol.md for a node, checked by a scripted gateway."""
 
 import signal
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from scripted_gateway import BEATS, Link, ScriptedGateway, scripted_gateway
 from wire import DEADLINE_S, Message, file
 
 both = pytest.mark.parametrize("kind", ["javascript", "python"])
-"""Penstock's own node has tests of its own; a few here show that both mean the same page."""
+"""Penstock's own node has tests of its own. A few tests here show that both nodes follow the same page."""
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def kind() -> str:
 
 @pytest.fixture
 def gateway() -> Iterator[ScriptedGateway]:
-    with scripted_gateway() as made:
-        yield made
+    with scripted_gateway() as scripted:
+        yield scripted
 
 
 @pytest.fixture
@@ -32,18 +32,18 @@ def place(gateway: ScriptedGateway, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def node(kind: str, place: Place) -> Iterator[Process]:
-    with running(kind, place) as made:
-        yield made
+    with running(kind, place) as running_node:
+        yield running_node
 
 
 @pytest.fixture
 def link(gateway: ScriptedGateway, node: Process) -> Link:
-    """The first connection of the node, which is let in."""
+    """The first connection of the node, after its welcome."""
     return gateway.welcome()
 
 
 def result(link: Link) -> Message:
-    """The next result, whatever comes before it."""
+    """Return the next result and skip other messages."""
     return link.until("job_result")[-1]
 
 
@@ -62,13 +62,13 @@ def test_a_node_registers_and_then_sends_heartbeats(gateway: ScriptedGateway, no
 def test_a_job_is_acknowledged_started_and_answered_piece_by_piece(link: Link) -> None:
     link.unheeded = BEATS
     link.assign("job-1", "one two three")
-    said = link.until("job_result")
-    assert {message.job for message in said} == {("job-1", 1)}
-    assert [message.type for message in said[:2]] == ["job_ack", "job_started"]
-    assert {message.type for message in said[2:-1]} == {"job_partial"}
-    assert "".join(message["text"] for message in said[2:-1]) == "eerht owt eno"
-    assert said[-1]["result"]["text"] == "eerht owt eno"
-    assert said[-1]["result"]["usage"] == {"input_tokens": 13, "output_tokens": 13}
+    messages = link.until("job_result")
+    assert {message.job for message in messages} == {("job-1", 1)}
+    assert [message.type for message in messages[:2]] == ["job_ack", "job_started"]
+    assert {message.type for message in messages[2:-1]} == {"job_partial"}
+    assert "".join(message["text"] for message in messages[2:-1]) == "eerht owt eno"
+    assert messages[-1]["result"]["text"] == "eerht owt eno"
+    assert messages[-1]["result"]["usage"] == {"input_tokens": 13, "output_tokens": 13}
 
 
 def test_attachments_come_and_go_in_their_order(link: Link) -> None:
@@ -83,9 +83,9 @@ def test_attachments_come_and_go_in_their_order(link: Link) -> None:
 def test_a_job_beyond_its_slots_waits_its_turn(link: Link, place: Place) -> None:
     for job_id in "abc":
         link.assign(job_id, "wait")
-    said = [link.next() for _ in range(5)]
-    assert {message.job[0] for message in said if message.type == "job_ack"} == {"a", "b", "c"}
-    assert {message.job[0] for message in said if message.type == "job_started"} == {"a", "b"}
+    messages = [link.next() for _ in range(5)]
+    assert {message.job[0] for message in messages if message.type == "job_ack"} == {"a", "b", "c"}
+    assert {message.job[0] for message in messages if message.type == "job_started"} == {"a", "b"}
     place.go.touch()
     assert {result(link).job[0] for _ in range(3)} == {"a", "b", "c"}
 
@@ -112,15 +112,15 @@ def test_a_higher_attempt_takes_the_place_of_the_lower(link: Link, place: Place)
     link.assign("again", "wait-1")
     link.until("job_started")
     link.assign("again", "wait-2", attempt=2)
-    said = link.until("job_started")
+    messages = link.until("job_started")
     place.go.touch()
-    said += link.until("job_result")
-    assert {message.job for message in said} == {("again", 2)}
-    assert said[-1]["result"]["text"] == "2-tiaw"
+    messages += link.until("job_result")
+    assert {message.job for message in messages} == {("again", 2)}
+    assert messages[-1]["result"]["text"] == "2-tiaw"
 
 
 @both
-def test_of_a_cancelled_job_nothing_more_is_heard(link: Link, place: Place) -> None:
+def test_a_cancelled_job_sends_no_further_message(link: Link, place: Place) -> None:
     for job_id in "ab":
         link.assign(job_id, "wait")
         link.until("job_started")
@@ -142,7 +142,7 @@ def test_a_cancelled_job_makes_room(link: Link) -> None:
     assert {message.job for message in link.until("job_result")} == {("c", 1)}
 
 
-def test_what_it_does_not_know_it_passes_over(link: Link) -> None:
+def test_a_node_ignores_unknown_messages(link: Link) -> None:
     link.say("moon_phase", file(b"full"), file(b""), phase={"deep": [1]})
     link.say(
         "job_assign",
@@ -162,7 +162,7 @@ def test_what_it_does_not_know_it_passes_over(link: Link) -> None:
 
 
 @both
-def test_results_are_sent_until_they_are_received(gateway: ScriptedGateway, link: Link, place: Place) -> None:
+def test_results_are_resent_until_they_are_acknowledged(gateway: ScriptedGateway, link: Link, place: Place) -> None:
     link.assign("kept", "abc")
     first = result(link)
     link.assign("at-work", "wait")
@@ -172,10 +172,10 @@ def test_results_are_sent_until_they_are_received(gateway: ScriptedGateway, link
     assert link.registered is not None
     held = link.registered["held"]
     assert sorted(held, key=str) == [{"job_id": "at-work", "attempt": 1}, {"job_id": "kept", "attempt": 1}]
-    again = {(message := link.next()).type: message for _ in range(3)}
-    assert again.keys() == {"job_ack", "job_started", "job_result"}
-    assert again["job_result"].fields == first.fields
-    link.received(first, taken=False)
+    repeated = {(message := link.next()).type: message for _ in range(3)}
+    assert repeated.keys() == {"job_ack", "job_started", "job_result"}
+    assert repeated["job_result"].fields == first.fields
+    link.received(first, acknowledged=False)
     place.go.touch()
     last = result(link)
     assert last.job == ("at-work", 1)
@@ -188,8 +188,8 @@ def test_attachments_of_a_kept_result_are_kept(gateway: ScriptedGateway, link: L
     link.assign("kept", "", file(b"abc"), capability="page", number=1, pictures=True)
     first = result(link)
     link.end(1001)
-    again = result(gateway.welcome())
-    assert (again.fields, again.files) == (first.fields, (b"abc",))
+    repeated = result(gateway.welcome())
+    assert (repeated.fields, repeated.files) == (first.fields, (b"abc",))
 
 
 def test_a_result_that_is_too_large_is_an_error(gateway: ScriptedGateway, node: Process) -> None:

@@ -1,4 +1,4 @@
-"""A real gateway keeps docs/reference/node-protocol.md: with the node in JavaScript, Penstock's own, and rough ones."""
+"""A real gateway follows docs/reference/node-protocol.md with our nodes (JavaScript and Penstock) and scripted ones."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from wire import DEADLINE_S, Message, Peer, file
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 200_000
 both = pytest.mark.parametrize("kind", ["javascript", "python"])
-"""Penstock's own node has tests of its own; a few here show that both mean the same page."""
+"""Penstock's own node has tests of its own. A few tests here show that both nodes follow the same page."""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def gateway(server: Server) -> Gateway:
 
 @pytest.fixture
 def session(gateway: Gateway) -> Iterator[Session]:
-    with gateway.session() as made:
-        yield made
+    with gateway.session() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def kind() -> str:
 
 @pytest.fixture
 def way(gateway: Gateway) -> Iterator[Relay]:
-    """Between node and gateway."""
-    with relay(gateway.port) as made:
-        yield made
+    """A relay between node and gateway."""
+    with relay(gateway.port) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -51,19 +51,19 @@ def place(gateway: Gateway, way: Relay, tmp_path: Path) -> Place:
 
 @pytest.fixture
 def node(kind: str, place: Place) -> Iterator[Process]:
-    with running(kind, place) as made:
-        yield made
+    with running(kind, place) as running_node:
+        yield running_node
 
 
 @pytest.fixture
 def raw(gateway: Gateway, tmp_path: Path) -> Iterator[Peer]:
-    """A node that does what the test says. It alone offers the model `raw`."""
-    with gateway.node(tmp_path.name, "raw") as made:
-        yield made
+    """A node that the test scripts. Only it offers the model `raw`."""
+    with gateway.node(tmp_path.name, "raw") as opened:
+        yield opened
 
 
 def started(session: Session, request_id: str) -> None:
-    """Wait until a node has said something of a job."""
+    """Wait until a node has sent a message about a job."""
     assert session.until("job_partial")[-1]["request_id"] == request_id
 
 
@@ -73,12 +73,12 @@ def started(session: Session, request_id: str) -> None:
 @both
 def test_a_job_there_and_back(session: Session, node: Process, place: Place, kind: str) -> None:
     session.ask(kind, "one two three", partials=True)
-    said = session.until("job_result")
-    assert said[0].type == "job_accepted"
-    assert {message["request_id"] for message in said} == {kind}
-    assert (said[-1]["result"]["text"], said[-1]["attempt"]) == ("eerht owt eno", 1)
-    assert said[-1]["node_id"] == place.node_id
-    pieces = "".join(message["text"] for message in said[1:-1])
+    messages = session.until("job_result")
+    assert messages[0].type == "job_accepted"
+    assert {message["request_id"] for message in messages} == {kind}
+    assert (messages[-1]["result"]["text"], messages[-1]["attempt"]) == ("eerht owt eno", 1)
+    assert messages[-1]["node_id"] == place.node_id
+    pieces = "".join(message["text"] for message in messages[1:-1])
     assert pieces in {"", "eerht owt eno"}
     session.ask(f"look-{kind}", "", file(PNG), file(PNG[:-1]), capability="vision")
     assert session.answer()["result"]["text"] == f"image/png {len(PNG)}\nimage/png {len(PNG) - 1}"
@@ -107,12 +107,12 @@ def test_a_cancelled_job_leaves_its_node_free(session: Session, node: Process) -
 
 
 @both
-def test_a_node_that_lost_its_connection_goes_on_with_what_it_held(
+def test_a_node_continues_its_jobs_after_a_lost_connection(
     gateway: Gateway, session: Session, node: Process, place: Place, way: Relay, kind: str
 ) -> None:
     session.ask(f"held-{kind}", "wait")
     with gateway.session() as other:
-        assert other.text(f"warm-{kind}", "ab") == "ba"  # by then the node has the first
+        assert other.text(f"warm-{kind}", "ab") == "ba"  # by now the node has the first job
         way.cut()
         place.go.touch()
         answer = session.answer()
@@ -121,7 +121,7 @@ def test_a_node_that_lost_its_connection_goes_on_with_what_it_held(
 
 
 @both
-def test_a_node_that_is_asked_to_end_finishes_and_gets_nothing_more(
+def test_a_draining_node_finishes_its_jobs_and_gets_no_more(
     session: Session, node: Process, place: Place, kind: str
 ) -> None:
     session.ask(f"last-{kind}", "wait")
@@ -140,23 +140,23 @@ def test_a_node_that_is_asked_to_end_finishes_and_gets_nothing_more(
     assert node.wait(DEADLINE_S) == 0
 
 
-# What is done once, late, or by a node that says little
+# Repeated and late messages, and nodes that send few
 
 
 def test_a_request_is_one_job_however_often_it_is_sent(gateway: Gateway, raw: Peer) -> None:
-    with gateway.session() as one, gateway.session() as two:
-        one.ask("same", "abc", model="raw")
+    with gateway.session() as first, gateway.session() as two:
+        first.ask("same", "abc", model="raw")
         two.ask("same", "abc", model="raw")
-        assert one.expect("job_accepted")["job_id"] == two.expect("job_accepted")["job_id"]
+        assert first.expect("job_accepted")["job_id"] == two.expect("job_accepted")["job_id"]
         job = raw.expect("job_assign").job
         raw.say("job_result", job_id=job[0], attempt=job[1], result={"text": "cba"})
-        assert one.answer()["result"] == two.answer()["result"] == {"text": "cba"}
+        assert first.answer()["result"] == two.answer()["result"] == {"text": "cba"}
     with gateway.session() as later:
         assert later.text("same", "abc", model="raw") == "cba"
     assert raw.expect("result_received")["taken"]
 
 
-def test_a_session_that_comes_back_gets_what_it_asked_for(gateway: Gateway, raw: Peer) -> None:
+def test_a_resumed_session_gets_its_results(gateway: Gateway, raw: Peer) -> None:
     with gateway.session("0" * 32) as session:
         session.ask("lost", "abc", model="raw")
         session.expect("job_accepted")
@@ -178,7 +178,7 @@ def test_a_node_that_acknowledges_nothing_works(session: Session, raw: Peer) -> 
     assert raw.expect("result_received").fields.items() >= {"taken": True, "attempt": 1}.items()
 
 
-def test_results_that_come_late_or_for_others_are_not_taken(session: Session, raw: Peer) -> None:
+def test_late_and_foreign_results_are_rejected(session: Session, raw: Peer) -> None:
     session.ask("late", "abc", model="raw", timeout_ms=300)
     assigned = raw.expect("job_assign")
     assert session.answer()["error"]["code"] == "timed_out"
@@ -196,11 +196,11 @@ def test_results_that_come_late_or_for_others_are_not_taken(session: Session, ra
     assert session.answer()["result"] == {"text": "done"}
 
 
-def test_an_attempt_that_takes_too_long_is_followed_by_another(session: Session, raw: Peer) -> None:
+def test_an_attempt_past_its_time_limit_is_followed_by_another(session: Session, raw: Peer) -> None:
     session.ask("slow", "abc", model="raw", attempt_timeout_ms=300)
     first = raw.expect("job_assign")
     assert (raw.expect("job_cancel").job, first["attempt"]) == (first.job, 1)
-    # It was left alone for a while, then asked again, since no other has the model.
+    # The gateway avoids the node for a while, then assigns again, since no other node has the model.
     second = raw.expect("job_assign")
     assert second.job == (first["job_id"], 2)
     say_result(raw, first)
@@ -216,11 +216,11 @@ def test_errors_of_nodes_come_to_the_session(session: Session, raw: Peer) -> Non
     error = {"code": "bad_picture", "message": "not a picture", "kind": "permanent"}
     raw.say("job_result", job_id=assigned["job_id"], attempt=1, error=error)
     assert session.answer()["error"] == error
-    session.ask("bad", "abc", model="raw")  # errors are not kept
+    session.ask("bad", "abc", model="raw")  # the gateway does not store errors
     assert raw.until("job_assign")[-1]["job_id"] != assigned["job_id"]
 
 
-def test_what_is_not_known_is_passed_over(session: Session, raw: Peer) -> None:
+def test_the_gateway_ignores_unknown_messages(session: Session, raw: Peer) -> None:
     raw.say("moon_phase", file(b"full"), file(b""), phase={"deep": [1]})
     session.say("moon_phase", file(b"new"), phase=[])
     session.ask("known", "abc", model="raw", colour="blue")
@@ -244,12 +244,12 @@ def test_held_jobs_that_are_not_the_node_s_are_cancelled(gateway: Gateway) -> No
 # Ends of connections
 
 
-def test_the_same_node_again_replaces_the_connection(gateway: Gateway, raw: Peer, tmp_path: Path) -> None:
+def test_a_second_connection_of_a_node_replaces_the_first(gateway: Gateway, raw: Peer, tmp_path: Path) -> None:
     with gateway.node(tmp_path.name, "raw"):
         assert raw.close_code() == 4409
 
 
-def test_a_node_without_heartbeats_is_let_go(gateway: Gateway) -> None:
+def test_a_node_without_heartbeats_is_disconnected(gateway: Gateway) -> None:
     with gateway.connected("/ws/node", gateway.node_token) as peer:
         register(peer, "silent", "none")
         assert peer.close_code() == 4408
@@ -270,7 +270,7 @@ JUNK = {
     "another version": ('{"v": 2, "type": "node_heartbeat"}', 4426),
     "a field of a wrong kind": ('{"type": "job_ack", "job_id": ["a"], "attempt": 1}', 4400),
     "an id of odd characters": ('{"type": "job_ack", "job_id": "a b", "attempt": 1}', 4400),
-    "bytes that nothing announced": (b"bytes", 4400),
+    "bytes without an announcement": (b"bytes", 4400),
     "a second registration": (
         '{"type": "node_register", "node_id": "a", "slots": 1, "offers": [{"capability": "text"}]}',
         4400,
@@ -301,9 +301,7 @@ def test_attachments_are_as_announced(gateway: Gateway, raw: Peer) -> None:
 
 
 @pytest.mark.parametrize(("first", "code"), [("node_heartbeat", 4400), ("node_register", 4426)])
-def test_the_first_message_is_a_registration_in_a_version_that_is_spoken(
-    gateway: Gateway, first: str, code: int
-) -> None:
+def test_the_first_message_is_a_registration_in_a_supported_version(gateway: Gateway, first: str, code: int) -> None:
     with gateway.connected("/ws/node", gateway.node_token) as peer:
         if first == "node_register":
             register(peer, "future", "none", versions=[2, 99])
@@ -312,7 +310,7 @@ def test_the_first_message_is_a_registration_in_a_version_that_is_spoken(
         assert peer.close_code() == code
 
 
-def test_a_session_is_refused_as_nodes_are(gateway: Gateway) -> None:
+def test_a_session_is_refused_for_the_same_reasons_as_a_node(gateway: Gateway) -> None:
     for first, code in (({"type": "job_cancel", "request_id": "a"}, 4400), ({"v": 9, "type": "session_open"}, 4426)):
         with gateway.connected("/ws/session", gateway.session_token) as peer:
             peer.connection.send(json.dumps(first))

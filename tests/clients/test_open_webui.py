@@ -1,4 +1,4 @@
-"""Open WebUI's three loaders that talk to a server of one's own."""
+"""Open WebUI's three loaders for a user's own server."""
 
 import shutil
 import sys
@@ -18,21 +18,21 @@ def loaders() -> Loaders:
 
 @pytest.fixture
 def paper(pdf: Path, tmp_path: Path) -> Path:
-    """A file whose name has to be encoded in a header."""
+    """A file whose name needs encoding in a header."""
     return Path(shutil.copy(pdf, tmp_path / "Über Penstock.pdf"))
 
 
 def test_docling_gives_a_text_for_each_page(loaders: Loaders, server: Server, paper: Path) -> None:
-    found = loaders.docling(server.url, server.key, str(paper), "application/pdf").load()
-    assert [document.metadata["page"] for document in found] == [0, 1, 2]
-    assert found[0].page_content.startswith("# About Penstock")
-    assert "COMPLETED" in found[1].page_content
+    pages = loaders.docling(server.url, server.key, str(paper), "application/pdf").load()
+    assert [document.metadata["page"] for document in pages] == [0, 1, 2]
+    assert pages[0].page_content.startswith("# About Penstock")
+    assert "COMPLETED" in pages[1].page_content
 
 
 def test_docling_with_options_of_the_administrator(loaders: Loaders, server: Server, paper: Path) -> None:
     params = {"do_ocr": True, "page_range": [2, 2], "ocr_lang": ["en", "de"], "pipeline": "standard"}
-    (found,) = loaders.docling(server.url, server.key, str(paper), "application/pdf", params).load()
-    assert "5. The states" in found.page_content
+    (page,) = loaders.docling(server.url, server.key, str(paper), "application/pdf", params).load()
+    assert "5. The states" in page.page_content
 
 
 def test_docling_shows_why_a_file_is_refused(loaders: Loaders, server: Server, tmp_path: Path) -> None:
@@ -42,17 +42,17 @@ def test_docling_shows_why_a_file_is_refused(loaders: Loaders, server: Server, t
 
 
 def test_external_gives_a_text_for_each_page(loaders: Loaders, server: Server, paper: Path) -> None:
-    found = loaders.external(str(paper), server.url, server.key, "application/pdf").load()
-    assert [document.metadata["page"] for document in found] == [0, 1, 2]
-    assert {document.metadata["source"] for document in found} == {"Über Penstock.pdf"}
-    assert "Reading one page with a model takes seconds" in found[0].page_content
+    pages = loaders.external(str(paper), server.url, server.key, "application/pdf").load()
+    assert [document.metadata["page"] for document in pages] == [0, 1, 2]
+    assert {document.metadata["source"] for document in pages} == {"Über Penstock.pdf"}
+    assert "Reading one page with a model takes seconds" in pages[0].page_content
 
 
 def test_mineru_gives_the_text(loaders: Loaders, server: Server, paper: Path) -> None:
-    # It sends no key to a server of one's own, so this works on this machine alone.
-    (found,) = loaders.mineru(str(paper), "local", server.url, params={"backend": "pipeline"}).load()
-    assert "## 5. The states" in found.page_content
-    assert found.metadata["backend"] == "penstock"
+    # The loader sends no key to a user's own server, so this works on this machine only.
+    (page,) = loaders.mineru(str(paper), "local", server.url, params={"backend": "pipeline"}).load()
+    assert "## 5. The states" in page.page_content
+    assert page.metadata["backend"] == "penstock"
 
 
 def test_wrong_key_is_refused(loaders: Loaders, server: Server, paper: Path) -> None:

@@ -1,4 +1,4 @@
-"""One end of a WebSocket that speaks docs/reference/node-protocol.md: messages with the frames that follow them."""
+"""An end of a WebSocket for docs/reference/node-protocol.md: messages with the frames that follow them."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ DEADLINE_S = 20.0
 
 @dataclass(frozen=True)
 class Message:
-    """What came, with its binary frames."""
+    """A received message with its binary frames."""
 
     fields: dict[str, Any]
     files: tuple[bytes, ...]
@@ -25,7 +25,7 @@ class Message:
 
     @property
     def job(self) -> tuple[str, int]:
-        """The job and attempt that it is about."""
+        """The message's job and attempt."""
         return self.fields["job_id"], self.fields["attempt"]
 
     def __getitem__(self, name: str) -> Any:
@@ -33,16 +33,16 @@ class Message:
 
 
 File = tuple[dict[str, Any], bytes]
-"""An attachment: what the message says of it, and its frame."""
+"""An attachment: its description in the message, and its frame."""
 
 
 def file(data: bytes, media_type: str = "image/png", name: str = "") -> File:
-    """An attachment of these bytes."""
+    """Return an attachment of these bytes."""
     return {"name": name, "media_type": media_type, "size": len(data)}, data
 
 
 class Peer:
-    """Sends and awaits messages. `unheeded`: types that are passed over while another is awaited."""
+    """Sends and receives messages. `unheeded`: types to skip while waiting for another type."""
 
     def __init__(self, connection: Connection, unheeded: frozenset[str] = frozenset()) -> None:
         self.connection = connection
@@ -50,7 +50,7 @@ class Peer:
         self._sending = threading.Lock()
 
     def say(self, kind: str, *files: File, **fields: Any) -> None:
-        """Send a message, and its frames."""
+        """Send a message and its frames."""
         message = {"v": 1, "type": kind, **fields}
         if files:
             message["attachments"] = [facts for facts, _ in files]
@@ -60,7 +60,7 @@ class Peer:
                 self.connection.send(data)
 
     def next(self, deadline_s: float = DEADLINE_S) -> Message:
-        """The next message that is heeded. Raises `TimeoutError` and `ConnectionClosed`."""
+        """Return the next message that is not skipped. Raises `TimeoutError` and `ConnectionClosed`."""
         until = time.monotonic() + deadline_s
         while True:
             text = self.connection.recv(max(until - time.monotonic(), 0.01))
@@ -69,27 +69,27 @@ class Peer:
             files = []
             for facts in fields.get("attachments") or []:
                 data = self.connection.recv(max(until - time.monotonic(), 0.01))
-                assert isinstance(data, bytes), "something came between a message and its frames"
+                assert isinstance(data, bytes), "a message interrupts another message's frames"
                 assert len(data) == facts["size"]
                 files.append(data)
             if fields["type"] not in self.unheeded:
                 return Message(fields, tuple(files))
 
     def expect(self, kind: str) -> Message:
-        """The next message, which has to be of this type."""
+        """Return the next message, which must have this type."""
         message = self.next()
         assert message.type == kind, message.fields
         return message
 
     def until(self, kind: str) -> list[Message]:
-        """All messages up to the first of this type."""
-        found = [self.next()]
-        while found[-1].type != kind:
-            found.append(self.next())
-        return found
+        """Return all messages up to the first of this type."""
+        messages = [self.next()]
+        while messages[-1].type != kind:
+            messages.append(self.next())
+        return messages
 
     def close_code(self) -> int:
-        """With which code the other side closes, whatever it says before."""
+        """Return the code with which the other side closes, and skip messages before it."""
         try:
             while True:
                 self.next()

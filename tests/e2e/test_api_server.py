@@ -1,4 +1,4 @@
-"""`penstock api` and `penstock up` with the API, as processes: who may listen where, and how they bear bad company."""
+"""`penstock api` and `penstock up` as processes: their ports, and their behaviour with slow or malformed clients."""
 
 import json
 import shutil
@@ -36,9 +36,9 @@ class Api:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.request("GET", path)
         answer = connection.getresponse()
-        found = answer.status, json.load(answer)
+        reply = answer.status, json.load(answer)
         connection.close()
-        return found
+        return reply
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +57,20 @@ def api() -> Iterator[Api]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_heads_and_bodies_that_do_not_come_on_are_cut_off(api: Api) -> None:
+def test_stalled_heads_and_bodies_of_requests_are_cut_off(api: Api) -> None:
     with api.connect() as silent, api.connect() as head, api.connect() as body:
         head.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0")
         body.sendall(
             b"POST /api/v1/documents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/pdf\r\n"
             b"Content-Length: 1000\r\n\r\n%PDF"
         )
-        assert api.get("/healthz")[0] == 200, "others are served meanwhile"
+        assert api.get("/healthz")[0] == 200, "the API serves other clients"
         assert (silent.recv(10), head.recv(10)) == (b"", b"")
         assert body.recv(1000).startswith(b"HTTP/1.1 408 ")
     assert not list((api.cli.data_dir / "uploads").glob("incoming-*"))
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_sent(api: Api) -> None:
+def test_a_too_large_body_is_refused_before_it_is_sent(api: Api) -> None:
     with api.connect() as client:
         client.sendall(
             b"POST /api/v1/documents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/pdf\r\n"
@@ -110,9 +110,9 @@ def test_a_port_in_use_and_an_open_address_without_a_key_are_refused(api: Api) -
     assert "penstock keys create" in elsewhere.err
 
 
-def test_keys_are_made_listed_and_revoked(api: Api) -> None:
-    made = api.cli.run("keys", "create", "reader", "--scope", "read", "--expires", "90d")
-    secret = made.out.strip()
+def test_keys_are_created_listed_and_revoked(api: Api) -> None:
+    created = api.cli.run("keys", "create", "reader", "--scope", "read", "--expires", "90d")
+    secret = created.out.strip()
     assert secret.startswith("pstk_")
     listed = api.cli.run("keys", "list", "--json")
     assert secret not in listed.out
@@ -134,8 +134,8 @@ def test_keys_are_made_listed_and_revoked(api: Api) -> None:
     assert api.cli.run("keys", "create", "x", "--scope", "owner").code == 2
 
 
-def test_who_waits_does_not_keep_it_from_ending(api: Api) -> None:
-    """The last of this module: it ends the server."""
+def test_a_waiting_client_does_not_delay_the_end_of_the_server(api: Api) -> None:
+    """The last test of this module: it ends the server."""
     sent = HTTPConnection("127.0.0.1", api.port, timeout=60)
     pdf = new_pdf(api.cli.cwd / "waits.pdf").read_bytes()
     sent.request("POST", "/api/v1/documents?wait=60", pdf, {"Content-Type": "application/pdf"})
@@ -147,19 +147,19 @@ def test_who_waits_does_not_keep_it_from_ending(api: Api) -> None:
     assert "Traceback" not in api.running.output
 
 
-def test_up_refuses_ports_of_others_and_names_its_servers_once_they_listen(tmp_path: Path) -> None:
+def test_up_refuses_used_ports_and_prints_addresses_once_its_servers_listen(tmp_path: Path) -> None:
     folder, port, gateway_port = short_folder(), free_port(), free_port()
     gateway = {"PENSTOCK_GATEWAY__ENABLED": "true", "PENSTOCK_GATEWAY__PORT": str(gateway_port)}
     cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_API__PORT=str(port), **gateway))
     try:
-        for taken, setting, option in (
+        for used_port, setting, option in (
             (port, "API__PORT", "--no-api"),
             (gateway_port, "GATEWAY__PORT", "--no-gateway"),
         ):
-            with socket.create_server(("127.0.0.1", taken)):
+            with socket.create_server(("127.0.0.1", used_port)):
                 refused = cli.run("up", "--api")
             assert refused.code == 1
-            assert f"port {taken} on 127.0.0.1 is in use" in refused.err
+            assert f"port {used_port} on 127.0.0.1 is in use" in refused.err
             assert f"PENSTOCK_{setting}" in refused.err
             assert option in refused.err
             assert "API: http" not in refused.err
@@ -179,7 +179,7 @@ def test_up_refuses_ports_of_others_and_names_its_servers_once_they_listen(tmp_p
         with urlopen(f"{url}/{document['id']}/markdown", timeout=30) as answer:
             assert answer.read() == (tmp_path / "cli.md").read_bytes()
         with urlopen(f"{url}/{document['id']}/pages/1/attempts", timeout=30) as answer:
-            assert [one["status"] for one in json.load(answer)["items"]] == ["completed"]
+            assert [attempt["status"] for attempt in json.load(answer)["items"]] == ["completed"]
         with urlopen(f"{url}/{document['id']}/manifest", timeout=30) as answer:
             assert str(folder) not in answer.read().decode()
         up.wait_for("gateway.started")

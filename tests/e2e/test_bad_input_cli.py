@@ -1,4 +1,4 @@
-"""What people get wrong: each time one sentence that says what to do, the right exit code, and never a traceback."""
+"""Users' mistakes: each gets one sentence with advice, the right exit code, and no traceback."""
 
 import os
 import subprocess
@@ -20,15 +20,15 @@ DEAD_DATABASE = "postgresql://user:pass-word@127.0.0.1:1/none"
 
 
 def assert_explained(result: Result, *words: str, code: int = 1) -> None:
-    said = result.out + result.err
-    assert result.code == code, said
-    assert "Traceback" not in said
+    output = result.out + result.err
+    assert result.code == code, output
+    assert "Traceback" not in output
     for word in words:
-        assert word in said, said
+        assert word in output, output
 
 
 def make_bad_files(folder: Path) -> dict[str, str]:
-    """Files that are refused, and a word of the reason."""
+    """Write files that Penstock refuses; return a word of the reason for each."""
     picture = picture_of(["Some words"])
     picture.save(folder / "whole.png")
     (folder / "cut.png").write_bytes((folder / "whole.png").read_bytes()[:2000])
@@ -73,7 +73,7 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     assert "Frame three" in (cli.cwd / "good.tiff.md").read_text()
 
 
-def test_nothing_is_started_for_files_that_are_all_refused_by_their_first_bytes(alone: Cli) -> None:
+def test_no_stack_starts_for_files_that_are_refused_by_their_first_bytes(alone: Cli) -> None:
     (alone.cwd / "text.pdf").write_text("words and nothing more")
     assert_explained(alone.run("convert", "text.pdf"), "text.pdf is not of a supported type")
     (alone.cwd / "empty.pdf").touch()
@@ -156,7 +156,7 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         assert_explained(result, reason, code=2)
 
 
-def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderServer) -> None:
+def test_each_unusable_provider_has_its_own_message(cli: Cli, provider: ProviderServer) -> None:
     new_pdf(cli.cwd / "report.pdf")
     convert = ["convert", "report.pdf", "--provider"]
     unknown = cli.run(*convert, "nobody")
@@ -185,7 +185,7 @@ def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderS
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 kB."""
+    """Mount a file system of 64 kB."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(folder)]
@@ -257,30 +257,30 @@ def test_doctor_finds_a_healthy_installation_healthy(cli: Cli) -> None:
     assert "version" in checked(as_json)["redis"]["found"]
 
 
-def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
+def test_doctor_names_each_fault_and_its_remedy(cli: Cli) -> None:
     broken = cli.using(PENSTOCK_REDIS_URL=DEAD_REDIS, PENSTOCK_DATABASE_URL=DEAD_DATABASE)
     result = broken.run("doctor", "--json")
     assert result.code == 1
-    found = checked(result)
-    assert {name for name, check in found.items() if check["result"] == "fail"} == {
+    checks = checked(result)
+    assert {name for name, check in checks.items() if check["result"] == "fail"} == {
         "database",
         "redis",
         "provider down",
     }
-    assert "PENSTOCK_DATABASE_URL" in found["database"]["advice"]
-    assert "PENSTOCK_REDIS_URL" in found["redis"]["advice"]
-    assert "base_url" in found["provider down"]["advice"]
+    assert "PENSTOCK_DATABASE_URL" in checks["database"]["advice"]
+    assert "PENSTOCK_REDIS_URL" in checks["redis"]["advice"]
+    assert "base_url" in checks["provider down"]["advice"]
     assert "pass-word" not in result.out
 
 
 def test_a_misspelt_setting_stops_every_command_with_the_nearest_name(alone: Cli) -> None:
-    for variable, value, said, command in (
+    for variable, value, advice, command in (
         ("PENSTOCK_PROVDER", "typo", "did you mean PENSTOCK_PROVIDER?", ("doctor",)),
         ("PENSTOCK_PROVIDERS__AI__DAILY_SPENDCAP", "5", "__DAILY_SPEND_CAP?", ("convert", "x.pdf")),
         ("PENSTOCK_KNOWLEDGE__CHUNK_TOKNS", "5", "__CHUNK_TOKENS?", ("worker", "-Q", "cpu")),
         ("PENSTOCK_CONFIG", "/nowhere/penstock.toml", "names /nowhere/penstock.toml", ("documents", "list")),
     ):
-        assert_explained(alone.using(**{variable: value}).run(*command), variable, said)
+        assert_explained(alone.using(**{variable: value}).run(*command), variable, advice)
 
 
 def test_workers_and_beat_say_that_nothing_runs(alone: Cli) -> None:

@@ -1,4 +1,4 @@
-"""Each part of each benchmark runs and measures every figure that it promises. The figures are not judged."""
+"""Each part of each benchmark runs and measures every figure that it promises. No test judges the figures."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ SUITES = (
     start.SUITE,
 )
 DOWNLOADS = {"setup"}
-"""Parts that install all of Penstock anew."""
+"""Parts that install Penstock in a new environment."""
 PARTS = [
     pytest.param(suite, name, id=f"{suite.module}-{name}")
     for suite in SUITES

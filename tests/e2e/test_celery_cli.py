@@ -1,4 +1,4 @@
-"""Celery's own programs behind `penstock`: a worker that has nothing to do, and Flower beside a running stack."""
+"""Celery's own programs behind `penstock`: an idle worker, and Flower beside a running stack."""
 
 import json
 import os
@@ -29,7 +29,7 @@ PAGES = 6
         ("capture", "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES", signal.SIGINT),
     ],
 )
-def test_a_worker_that_has_nothing_to_do_says_what_to_set_and_waits_until_it_is_stopped(
+def test_a_worker_without_work_names_the_settings_and_waits_until_it_is_stopped(
     alone: Cli, role: str, setting: str, end: int
 ) -> None:
     shipped = dict(re.findall(r"^(PENSTOCK_\w+)=(.*)$", EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE))
@@ -51,7 +51,7 @@ class Flower:
         self._url = f"http://127.0.0.1:{port}/api"
 
     def get(self, path: str) -> dict[str, Any]:
-        """The answer; empty while it starts."""
+        """Return the answer; an empty mapping while Flower starts."""
         assert self._process.process.poll() is None, self._process.output
         try:
             with urllib.request.urlopen(f"{self._url}/{path}", timeout=10) as answer:
@@ -62,13 +62,13 @@ class Flower:
 
 @pytest.fixture
 def monitored(alone: Cli) -> Iterator[Cli]:
-    """`penstock up` with events, where one page is one hop."""
+    """`penstock up` with events and a message for each page."""
     captures = {"PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]', "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1"}
     cli = alone.using(
         PENSTOCK_WORKER_EVENTS="true",
         PENSTOCK_PROVIDERS__AI__CONCURRENCY="2",
         PENSTOCK_DOCUMENTS__QUANTUM_S="0",
-        PENSTOCK_SWEEP_INTERVAL_S="600",  # on a busy machine a sweep takes messages for lost, and sends them by itself
+        PENSTOCK_SWEEP_INTERVAL_S="600",  # on a busy machine a sweep would replace messages as lost
         DISPLAY=None,
         WAYLAND_DISPLAY=None,
         **captures,
@@ -88,14 +88,14 @@ def flower(monitored: Cli) -> Iterator[Flower]:
     process = monitored.using(FLOWER_UNAUTHENTICATED_API="true").start(
         "flower", f"--port={port}", "--address=127.0.0.1"
     )
-    found = Flower(process, port)
-    wait_until(lambda: found.get("workers?status=true"), 90, "Flower answers", last=lambda: process.output)
-    yield found
+    client = Flower(process, port)
+    wait_until(lambda: client.get("workers?status=true"), 90, "Flower answers", last=lambda: process.output)
+    yield client
     process.interrupt()
     process.wait()
 
 
-def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
+def test_flower_shows_live_workers_and_a_task_for_each_hop(
     monitored: Cli, flower: Flower, provider: ProviderServer
 ) -> None:
     def alive() -> bool:
@@ -106,7 +106,7 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
             "cpu",
         ]
 
-    wait_until(alive, 90, "four workers live", last=lambda: flower.get("workers?status=true"))
+    wait_until(alive, 90, "four workers are alive", last=lambda: flower.get("workers?status=true"))
     new_pdf(monitored.cwd / "report.pdf", PAGES)
     assert monitored.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(provider.records) == PAGES
@@ -116,24 +116,24 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
         return {name: task for name, task in tasks.items() if task["name"] == "documents.lane"}
 
     def all_ended() -> bool:
-        found = hops()
-        return len(found) >= PAGES and {task["state"] for task in found.values()} == {"SUCCESS"}
+        lanes = hops()
+        return len(lanes) >= PAGES and {task["state"] for task in lanes.values()} == {"SUCCESS"}
 
     wait_until(all_ended, 90, "each page is a hop that has ended", last=hops)
     assert {task["result"] for task in hops().values()} >= {"'1 page'"}
     _assert_one_tree(flower, "documents.split", {"documents.lane", "documents.merge"})
-    asked = monitored.execute([sys.executable, "-m", "celery", "-A", "tasks", "inspect", "gates", "--json"])
-    assert asked.code == 0, asked.err
-    assert set(map(str, json.loads(asked.out).values())) == {"{}"}, "no gate keeps a worker from a queue"
+    inspected = monitored.execute([sys.executable, "-m", "celery", "-A", "tasks", "inspect", "gates", "--json"])
+    assert inspected.code == 0, inspected.err
+    assert set(map(str, json.loads(inspected.out).values())) == {"{}"}, "no worker skips a queue because of a gate"
 
-    # Captures come on beat; a frame that was added is batched by a task, too.
+    # Beat sends captures. A task batches an added frame.
     desk(monitored.cwd / "desk.png", "Invoice")
     assert monitored.run("screenshots", "add", "desk.png", "--no-wait").code == 0
 
     def names() -> set[str]:
         return {task["name"] for task in flower.get("tasks?limit=1000").values() if task["state"] == "SUCCESS"}
 
-    wait_until(lambda: {"screenshots.capture", "screenshots.batch"} <= names(), 90, "both are seen", last=names)
+    wait_until(lambda: {"screenshots.capture", "screenshots.batch"} <= names(), 90, "Flower has both tasks", last=names)
     wait_until(lambda: "screenshots.expand" in names(), 90, "the frame is analysed", last=names)
     _assert_one_tree(
         flower, "screenshots.begin", {"screenshots.analyse", "screenshots.merge_shards", "screenshots.expand"}
@@ -146,10 +146,10 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
 
 
 def _assert_one_tree(flower: Flower, first: str, steps: set[str]) -> None:
-    """The newest task of the name `first` has these steps in its tree, each under another task of that."""
+    """Check that the tree of the newest task `first` has these steps, each under another task of the tree."""
     tasks = flower.get("tasks?limit=1000")
-    begun = max((task for task in tasks.values() if task["name"] == first), key=lambda task: task["received"] or 0)
-    tree = {name: task for name, task in tasks.items() if task["root_id"] == begun["root_id"]}
+    root = max((task for task in tasks.values() if task["name"] == first), key=lambda task: task["received"] or 0)
+    tree = {name: task for name, task in tasks.items() if task["root_id"] == root["root_id"]}
     assert {task["name"] for task in tree.values()} >= steps, tree
     assert not [task for task in tree.values() if task["parent_id"] not in {*tree, None}]
-    assert [name for name, task in tree.items() if task["parent_id"] is None] == [begun["root_id"]]
+    assert [name for name, task in tree.items() if task["parent_id"] is None] == [root["root_id"]]

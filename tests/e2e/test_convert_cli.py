@@ -1,4 +1,4 @@
-"""`penstock convert` on good input: its results, their places, its messages, and that it never pays twice."""
+"""`penstock convert` on good input: its results, their places, its messages, and no page paid for twice."""
 
 import os
 import shutil
@@ -19,18 +19,18 @@ def test_result_and_manifest_are_written_to_the_current_folder(cli: Cli) -> None
     assert sorted(path.name for path in cli.cwd.iterdir()) == ["report.manifest.json", "report.md", "report.pdf"]
 
 
-def test_same_command_again_does_what_is_new_and_keeps_what_is_somebodys(cli: Cli) -> None:
+def test_a_repeated_command_converts_only_changes_and_keeps_files_of_the_user(cli: Cli) -> None:
     report = new_pdf(cli.cwd / "report.pdf")
     result = cli.cwd / "report.md"
     result.write_text("mine")
-    kept = cli.run("convert", "report.pdf")
-    assert (kept.code, result.read_text()) == (1, "mine")
-    assert "does not come from `penstock convert`, and is kept: use --force to replace it" in kept.err
+    refused = cli.run("convert", "report.pdf")
+    assert (refused.code, result.read_text()) == (1, "mine")
+    assert "does not come from `penstock convert`, and is kept: use --force to replace it" in refused.err
     assert cli.run("convert", "report.pdf", "--force").code == 0
     assert "This is page 1" in result.read_text()
 
-    again = cli.run("convert", "report.pdf")
-    assert (again.code, again.err) == (0, "report.md is up to date: nothing to do.\n")
+    repeated = cli.run("convert", "report.pdf")
+    assert (repeated.code, repeated.err) == (0, "report.md is up to date: nothing to do.\n")
     assert cli.run("convert", "--json", "report.pdf").documents()[0]["status"] == "UP_TO_DATE"
     new_pdf(report, pages=2)
     older = cli.run("convert", "report.pdf", "--keep")
@@ -66,7 +66,7 @@ def test_output_names_a_file_or_a_folder(cli: Cli, output: str, written: str) ->
     assert (cli.cwd / written).is_file()
 
 
-def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
+def test_folders_are_converted_with_all_their_subfolders(cli: Cli) -> None:
     scans = cli.cwd / "scans"
     (scans / "deep" / "er").mkdir(parents=True)
     (scans / ".hidden").mkdir()
@@ -85,15 +85,15 @@ def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
     ]
     assert result.err.splitlines()[0] == "Left out 1 file of other types: scans/notes.txt."
     assert result.err.splitlines()[-1] == "3 files: 3 written."
-    assert result.err.count(" → ") == 3, "one line a file, also for files with the same content"
+    assert result.err.count(" → ") == 3, "one line for each file, also for files with the same content"
 
     picture_of(["A new picture"]).save(scans / "0.png")
     (texts / "a.md").write_text("mine")
     (scans / "deep" / "er" / "same.pdf").unlink()
-    again = cli.run("convert", "scans", "-o", "texts")
-    assert again.code == 0
-    assert "Kept 1 result whose source is gone: texts/deep/er/same.md." in again.err
-    assert again.err.splitlines()[-1] == "3 files: 1 written, 1 up to date, 1 kept."
+    repeated = cli.run("convert", "scans", "-o", "texts")
+    assert repeated.code == 0
+    assert "Kept 1 result whose source is gone: texts/deep/er/same.md." in repeated.err
+    assert repeated.err.splitlines()[-1] == "3 files: 1 written, 1 up to date, 1 kept."
     assert (texts / "a.md").read_text() == "mine"
 
 
@@ -161,7 +161,9 @@ def test_same_file_is_paid_for_once(cli: Cli, provider: ProviderServer) -> None:
     assert len(texts) == 1
 
 
-def test_partial_result_is_told_apart_and_completed_by_the_same_command(cli: Cli, provider: ProviderServer) -> None:
+def test_a_partial_result_has_its_own_exit_code_and_the_same_command_completes_it(
+    cli: Cli, provider: ProviderServer
+) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=4)
     convert = ["convert", "report.pdf", "--provider", "ai"]
     provider.push(Fault(status=400), Fault(status=400))
@@ -179,7 +181,7 @@ def test_partial_result_is_told_apart_and_completed_by_the_same_command(cli: Cli
     assert (cli.cwd / "report.md").exists()
 
     assert cli.run(*convert).code == 0
-    assert len(provider.records) == 7, "the first four, and one for each failed page that was tried again"
+    assert len(provider.records) == 7, "four calls at first, and one for each retried page"
 
 
 def test_json_reports_every_input_in_the_same_shape(cli: Cli) -> None:
@@ -210,7 +212,7 @@ def test_without_a_terminal_all_output_is_plain(cli: Cli) -> None:
         assert "\r" not in result.out + result.err
 
 
-def test_terminal_shows_how_far_each_file_is(cli: Cli, provider: ProviderServer) -> None:
+def test_terminal_shows_the_progress_of_each_file(cli: Cli, provider: ProviderServer) -> None:
     for name in ("one.pdf", "two.pdf"):
         new_pdf(cli.cwd / name, pages=2)
     provider.configure({"latency_s": 0.5})
@@ -246,7 +248,7 @@ def test_no_color_is_respected(cli: Cli) -> None:
     assert "\x1b[32m" not in written
 
 
-def test_closed_pipe_is_no_error_worth_a_traceback(cli: Cli) -> None:
+def test_closed_pipe_causes_no_traceback(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=3)
     assert cli.run("convert", "report.pdf").code == 0
     result = cli.execute(

@@ -1,4 +1,4 @@
-"""PDFs of the corpus, converted by the command line without any service: one command, and all sorts of files."""
+"""PDFs of the corpus: one command converts files of many kinds without any service."""
 
 import json
 import re
@@ -15,15 +15,15 @@ from tests.support.rotation import Rotation
 KEYWORDS = "documents/zerox-keywords.json"
 REFUSED = {"failing-encrypted", "failing-invalid", "failing-missing-pages", "failing-missing-root", "password"}
 ELSEWHERE = {"DA-619p", "MEDRPT-2024-PAT-3847_medical_report_scan", "loremipsum-flat"}
-"""Long ones, which other tests convert: killed pools the first, unit tests of recognition the scans."""
+"""Long documents that other tests convert: those of killed pools the first, unit tests of recognition the scans."""
 PAGES = {"REPAIR-2022-INV-001_multipage": 3, "multi-column-2p": 2, "zerox-0013": 3}
 ALWAYS = REFUSED | {"multi-column-2p", "zerox-0013"}
-"""Documents converted beside those whose turn it is: refused ones, and two of several pages."""
+"""Documents converted in each run, beside those of the rotation: refused ones, and two of several pages."""
 LEAST_SHARE_OF_KEYWORDS, SHARE_OF_ALL = 0.7, 0.9
-"""Shares found in each document, and in all together. The rest is handwriting, and slips in the expectations."""
+"""Shares of keywords in each document, and in all together. The rest is handwriting and mistakes of the list."""
 
 
-# Text recognition is the one thing here that takes a processor for long, and others use it as well.
+# Text recognition takes minutes of CPU time, and other tests share the machine.
 pytestmark = pytest.mark.timeout(1800)
 
 
@@ -38,7 +38,7 @@ class Pdf(NamedTuple):
 def converted(
     shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory, rotation: Rotation
 ) -> dict[str, dict[str, object]]:
-    """What `convert` reported of each PDF that is due, by its name without `.pdf`."""
+    """`convert`'s report of each PDF of this run, by its name without `.pdf`."""
     cli = shared_stack.at(tmp_path_factory.mktemp("corpus"))
     folder = cli.cwd / "in"
     folder.mkdir()
@@ -51,7 +51,7 @@ def converted(
 
 
 def words(text: str) -> str:
-    """A text as keywords are compared: letters and digits alone, without markup, case and spaces."""
+    """Reduce a text to letters and digits, without markup, case and spaces, to compare keywords."""
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
@@ -70,13 +70,13 @@ def test_every_result_has_text(converted: dict[str, dict[str, object]]) -> None:
 
 
 def test_most_expected_keywords_are_found(converted: dict[str, dict[str, object]]) -> None:
-    shares, found, asked = {}, 0, 0
-    expectations = {Path(one["file"]).stem: one for one in json.loads(corpus_file(KEYWORDS).read_text())}
+    shares, matched, expected = {}, 0, 0
+    expectations = {Path(entry["file"]).stem: entry for entry in json.loads(corpus_file(KEYWORDS).read_text())}
     for name in expectations.keys() & converted.keys():
         text = words(Path(str(converted[name]["output"])).read_text())
         keywords = [words(keyword) for page in expectations[name]["expectedKeywords"] for keyword in page]
         known = sum(keyword in text for keyword in keywords)
-        shares[name], found, asked = known / len(keywords), found + known, asked + len(keywords)
+        shares[name], matched, expected = known / len(keywords), matched + known, expected + len(keywords)
     assert min(shares.values()) >= LEAST_SHARE_OF_KEYWORDS, shares
     if shares.keys() == expectations.keys():
-        assert found / asked >= SHARE_OF_ALL, shares
+        assert matched / expected >= SHARE_OF_ALL, shares

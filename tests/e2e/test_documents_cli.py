@@ -1,4 +1,4 @@
-"""`penstock documents …`: looking at documents and acting on them, with good and with bad ids."""
+"""`penstock documents …`: views of documents and actions on them, with good and bad ids."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 def convert(cli: Cli, *arguments: str, pages: int = 2, code: int = 0) -> str:
-    """Convert a new file; its document's id."""
+    """Convert a new file; return the id of its document."""
     source = new_pdf(cli.cwd / f"{uuid4().hex[:6]}.pdf", pages)
     result = cli.run("convert", "--json", source, *arguments)
     assert result.code == code, result.err
@@ -25,7 +25,7 @@ def wait_for(cli: Cli, document_id: str, wanted: str) -> None:
 
 
 def start_convert(cli: Cli, provider: ProviderServer) -> tuple[Running, str]:
-    """A `convert` of 30 pages, one call at a time, and its document's id."""
+    """Start a `convert` of 30 pages, one call at a time; return it and the id of its document."""
     provider.configure({"latency_s": 0.7})
     new_pdf(cli.cwd / "report.pdf", pages=30)
     running = cli.start("convert", "report.pdf", "--provider", "single")
@@ -33,7 +33,7 @@ def start_convert(cli: Cli, provider: ProviderServer) -> tuple[Running, str]:
     return running, cli.newest()
 
 
-def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
+def test_the_views_of_a_document_show_its_pages_and_texts(cli: Cli) -> None:
     document = convert(cli)
     listed, failed, shown, pages, none_failed, attempts, texts, table, text = cli.run_all(
         ["documents", *arguments]
@@ -51,7 +51,7 @@ def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
     )
     row = next(row for row in listed.out.splitlines() if row.startswith(document))
     assert row.split()[2:8] == ["COMPLETED", "2/2", str(cli.cwd), "100", "%", "local"]
-    assert document not in [found["id"] for found in failed.json()]
+    assert document not in [failed_row["id"] for failed_row in failed.json()]
     assert (shown.code, shown.out.splitlines()[0].split()) == (0, ["id", document])
     assert [line.split()[:3] for line in pages.out.splitlines()[1:]] == [
         ["1", "1", "COMPLETED"],
@@ -67,12 +67,12 @@ def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
 def test_pages_are_found_by_their_words(cli: Cli) -> None:
     document = convert(cli)
 
-    def found() -> Any:
+    def hits() -> Any:
         return cli.run("documents", "search", "page", "2", "--document", document[:9], "--json").json()["hits"]
 
-    # It is indexed a moment after it is completed.
-    wait_until(found, 60, "its text is indexed")
-    ((page, shown),) = [(hit["page_source"], hit["passage"]) for hit in found()]
+    # Indexing follows a moment after completion.
+    wait_until(hits, 60, "its text is indexed")
+    ((page, shown),) = [(hit["page_source"], hit["passage"]) for hit in hits()]
     assert (page, "This is page 2" in shown) == (2, True)
 
 
@@ -82,9 +82,9 @@ def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "text.md").read_text() == (tmp_path / "other-place.md").read_text()
     assert (tmp_path / "text.manifest.json").is_file()
     (tmp_path / "text.md").write_text("mine")
-    kept = cli.run("documents", "export", document, "text.md")
-    assert (kept.code, (tmp_path / "text.md").read_text()) == (1, "mine")
-    assert "use --force" in kept.err
+    refused = cli.run("documents", "export", document, "text.md")
+    assert (refused.code, (tmp_path / "text.md").read_text()) == (1, "mine")
+    assert "use --force" in refused.err
     assert cli.run("documents", "export", document, "text.md", "--force").code == 0
     (tmp_path / "folder").mkdir()
     assert cli.run("documents", "export", document, "-o", "folder").code == 0
@@ -96,7 +96,7 @@ def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:
     assert cli.run("documents", "export", document, "/proc/no/such/place.md").err.startswith("penstock: /proc/no")
 
 
-def test_paused_document_goes_on_when_it_is_resumed(cli: Cli, provider: ProviderServer) -> None:
+def test_paused_document_continues_after_resume(cli: Cli, provider: ProviderServer) -> None:
     running, document = start_convert(cli, provider)
     paused = cli.run("documents", "pause", document)
     assert "paused. Now PAUSED" in paused.err
@@ -110,7 +110,7 @@ def test_paused_document_goes_on_when_it_is_resumed(cli: Cli, provider: Provider
     assert "is not paused: it is COMPLETED" in cli.run("documents", "resume", document).err
 
 
-def test_cancelled_document_stops_and_can_begin_anew(cli: Cli, provider: ProviderServer) -> None:
+def test_cancelled_document_stops_and_can_be_retried(cli: Cli, provider: ProviderServer) -> None:
     running, document = start_convert(cli, provider)
     assert cli.run("documents", "cancel", document).code == 0
     assert running.wait() == 1
@@ -130,7 +130,7 @@ def test_cancelled_document_stops_and_can_begin_anew(cli: Cli, provider: Provide
     assert "result" in shown.out
 
 
-def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: ProviderServer) -> None:
+def test_failed_pages_can_be_retried_with_another_model(cli: Cli, provider: ProviderServer) -> None:
     provider.push(Fault(status=400), Fault(status=400))
     document = convert(cli, "--provider", "ai", pages=4, code=3)
     pages = cli.run("documents", "pages", document, "--failed", "--json").json()
@@ -144,14 +144,14 @@ def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: 
     assert (gaps.code, "PARTIAL_FAILED" in gaps.err.splitlines()[-1]) == (3, True)
     assert "is missing" in cli.run("documents", "text", document).out
 
-    again = cli.run("documents", "retry", document, "--failed", "--model", "vision-2", "--wait")
-    assert (again.code, "failed pages will be converted again" in again.err) == (0, True)
-    assert "COMPLETED" in again.err.splitlines()[-1]
+    retried = cli.run("documents", "retry", document, "--failed", "--model", "vision-2", "--wait")
+    assert (retried.code, "failed pages will be converted again" in retried.err) == (0, True)
+    assert "COMPLETED" in retried.err.splitlines()[-1]
     assert cli.status(document) == "COMPLETED"
     assert sorted(record.model for record in provider.records) == ["vision-1"] * 4 + ["vision-2"] * 2
 
 
-def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, provider: ProviderServer) -> None:
+def test_page_can_be_retried_and_an_older_text_promoted(cli: Cli, provider: ProviderServer) -> None:
     document = convert(cli, "--provider", "ai", pages=2)
     provider.push(Fault(status=200, text="# Second thoughts"))
     assert cli.run("documents", "retry-page", document, "2", "--wait").code == 0
@@ -161,7 +161,7 @@ def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, prov
     assert "Second thoughts" not in cli.run("documents", "text", document).out
 
 
-def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) -> None:
+def test_every_view_shows_the_cost(cli: Cli, provider: ProviderServer) -> None:
     provider.push(Fault(status=400))
     document = convert(cli, "--provider", "ai", "--allow-partial", pages=3, code=3)
     cli.run("documents", "retry", document, "--failed")
@@ -189,20 +189,20 @@ def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) ->
         "output_tokens": shown.json()["costs"][0]["output_tokens"],
     }
     assert "COST" in table.out
-    assert round(sum(one["cost"] for one in attempts.json()), 9) == round(cost, 9)
+    assert round(sum(attempt["cost"] for attempt in attempts.json()), 9) == round(cost, 9)
     assert "COST" in cli.run("documents").out
-    assert next(one["cost"] for one in listed.json() if one["id"] == document) == cost
-    today = next(one for one in status.json()["spending"] if one["provider"] == "ai")
+    assert next(attempt["cost"] for attempt in listed.json() if attempt["id"] == document) == cost
+    today = next(attempt for attempt in status.json()["spending"] if attempt["provider"] == "ai")
     assert today["today"] >= cost
-    [of_document] = [one for one in stats.json()["groups"] if one["group"] == document]
+    [of_document] = [attempt for attempt in stats.json()["groups"] if attempt["group"] == document]
     assert of_document["cost"] == round(cost, 6)
     assert re.search(r"^cost +0\.0\d+ \(ai vision-1: 0\.0\d+ for [\d,]+\+[\d,]+ tokens\)$", text.out, re.MULTILINE)
     manifest = json.loads(next(cli.data_dir.glob(f"output/{document}/*.manifest.json")).read_text())
     assert manifest["totals"]["cost"] == round(cost, 9)
 
 
-def test_a_picture_that_recognition_cannot_read_is_doubtful_wherever_one_looks(cli: Cli) -> None:
-    # In a script that it does not know.
+def test_every_view_marks_a_picture_that_recognition_cannot_read_as_doubtful(cli: Cli) -> None:
+    # Recognition does not know this script.
     picture_of(["Съешь ещё этих мягких", "Широкая электрификация"]).save(cli.cwd / "scan.png")
     result = cli.run("convert", "scan.png")
     document = cli.newest()
@@ -217,28 +217,28 @@ def test_a_picture_that_recognition_cannot_read_is_doubtful_wherever_one_looks(c
 
 def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:
     document = convert(cli)
-    asked = cli.run("documents", "delete", document, stdin="n\n")
-    assert (asked.code, cli.status(document)) == (1, "COMPLETED")
-    assert "[y/N]" in asked.err
+    prompted = cli.run("documents", "delete", document, stdin="n\n")
+    assert (prompted.code, cli.status(document)) == (1, "COMPLETED")
+    assert "[y/N]" in prompted.err
     deleted = cli.run("documents", "delete", document, document[:8], "--yes")
     assert (deleted.code, deleted.err.count("\n"), ": deleted" in deleted.err) == (0, 1, True), "no log lines"
     assert cli.run("documents", "show", document).code == 1
-    left = [path for path in cli.data_dir.rglob("*") if document in str(path)]
-    assert not left
+    remaining = [path for path in cli.data_dir.rglob("*") if document in str(path)]
+    assert not remaining
     assert list(cli.cwd.glob("*.md")), "files that the user wrote elsewhere stay"
 
 
 BAD = "0000000000000000"
 
 
-def test_unknown_id_is_said_to_be_unknown(cli: Cli) -> None:
+def test_unknown_id_is_refused_by_every_command(cli: Cli) -> None:
     commands = [["show", BAD], ["retry", BAD], ["delete", BAD, "--yes"], ["text", "%"], ["export", BAD, "x.md"]]
     for command, result in zip(commands, cli.run_all(["documents", *command] for command in commands), strict=True):
         assert (result.code, result.out) == (1, "")
         assert result.err == f"penstock: there is no document {command[1]}; see `penstock documents list`\n"
 
 
-def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
+def test_an_illegal_command_is_refused_with_its_reason(cli: Cli) -> None:
     document = convert(cli)
     refused = {
         ("retry-page", document, "99"): "has no page 99",
@@ -268,9 +268,9 @@ def test_commands_need_no_running_stack(alone: Cli) -> None:
     assert alone.run("convert", "report.pdf").code == 0
     alone.wait_until_gone()
     document = alone.newest()
-    text, again = alone.run("documents", "text", document), alone.run("documents", "retry", document)
+    text, retried = alone.run("documents", "text", document), alone.run("documents", "retry", document)
     assert "This is page 1" in text.out
-    assert "No stack is running: `penstock up` starts one and continues the work." in again.err
+    assert "No stack is running: `penstock up` starts one and continues the work." in retried.err
     assert alone.run("status", "--json").json()["documents"] == {"PENDING": 1}
     assert alone.run("documents", "cancel", document).code == 0
     waited = alone.run("documents", "retry", document, "--wait")

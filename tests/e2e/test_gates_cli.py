@@ -14,7 +14,7 @@ QUEUE = "vision.single"
 
 @pytest.fixture(autouse=True)
 def as_found(cli: Cli) -> Iterator[None]:
-    """Leave the shared stack's gates as they were."""
+    """Reset the shared stack's gates after each test."""
     yield
     cli.run_all(
         [
@@ -45,7 +45,7 @@ def test_a_paused_queue_keeps_its_pages_and_convert_says_why(cli: Cli, provider:
     assert row_of(cli)["gate"] == "flowing"
 
 
-def test_a_pause_for_a_time_ends_by_itself(cli: Cli, provider: ProviderServer) -> None:
+def test_a_pause_with_a_duration_ends_at_its_time(cli: Cli, provider: ProviderServer) -> None:
     assert cli.run("queues", "pause", QUEUE, "--for", "3s").code == 0
     new_pdf(cli.cwd / "report.pdf")
     assert cli.run("convert", "report.pdf", "--provider", "single").code == 0
@@ -55,15 +55,15 @@ def test_a_pause_for_a_time_ends_by_itself(cli: Cli, provider: ProviderServer) -
 def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
     own, shared = cli.run("queues", "limit", QUEUE, "5/s"), cli.run("queues", "limit", "single", "500/min, 10/s")
     assert (own.code, shared.code) == (0, 0)
-    # Not what is used: calls that other tests made on this stack count.
+    # Without the use: calls of other tests on this stack count too.
     limits: Any = row_of(cli)["limits"]
     assert [(limit["limit"], limit["of"]) for limit in limits] == [
         ("5/s", "queue"),
         ("500/min", "single"),
         ("10/s", "single"),
     ]
-    again = cli.run("queues", "limit", QUEUE, "20/s")
-    assert "All queues of single together: 500/min, 10/s" in again.err
+    repeated = cli.run("queues", "limit", QUEUE, "20/s")
+    assert "All queues of single together: 500/min, 10/s" in repeated.err
     assert cli.run("settings", "get", f"queue.{QUEUE}.limits").out == "20/s\n"
     listed = cli.run("settings", "list")
     assert f"queue.{QUEUE}.limits" in listed.out
@@ -74,7 +74,7 @@ def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
     assert [limit["limit"] for limit in row_of(cli)["limits"]] == ["500/min", "10/s"]  # type: ignore[attr-defined]
 
 
-def test_drain_waits_for_what_is_in_flight(cli: Cli, provider: ProviderServer) -> None:
+def test_drain_waits_for_calls_in_flight(cli: Cli, provider: ProviderServer) -> None:
     provider.configure({"latency_s": 5})
     new_pdf(cli.cwd / "report.pdf", 2)
     convert = cli.start("convert", "report.pdf", "--provider", "single")
@@ -101,7 +101,7 @@ def test_a_breaker_opened_by_hand_closes_its_queue_until_it_is_closed(cli: Cli, 
     assert len(provider.records) == 1
 
 
-def test_what_makes_no_sense_is_refused_with_what_there_is(cli: Cli) -> None:
+def test_a_wrong_name_or_value_is_refused_with_advice(cli: Cli) -> None:
     refused = cli.run_all(
         [
             ["queues", "pause", "visoin"],
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused_with_what_there_is(cli: Cli) -> None:
         assert "Traceback" not in result.err
 
 
-def test_pauses_made_while_nothing_runs_hold_when_it_does(alone: Cli, provider: ProviderServer) -> None:
+def test_pauses_set_without_a_stack_hold_in_the_next_stack(alone: Cli, provider: ProviderServer) -> None:
     assert alone.run("queues", "pause", "vision.ai").code == 0
     looked = alone.run("queues")
     assert (looked.code, "penstock up" in looked.err) == (1, True)

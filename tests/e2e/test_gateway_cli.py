@@ -10,22 +10,22 @@ from tests.support.leftovers import short_folder
 from tests.support.waiting import wait_until
 
 
-def test_a_gateway_serves_until_it_is_told_to_end(tmp_path: Path, redis_url: str) -> None:
+def test_a_gateway_serves_until_a_signal_ends_it(tmp_path: Path, redis_url: str) -> None:
     folder = short_folder()
     cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_REDIS_URL=redis_url))
     try:
         gateway = cli.start("gateway", "--port", "0")
         gateway.wait_for("Ctrl-C ends it")
-        found = re.search(r"ws://127.0.0.1:\d+", gateway.output)
-        assert found, gateway.output
+        address = re.search(r"ws://127.0.0.1:\d+", gateway.output)
+        assert address, gateway.output
         for_node = cli.run("nodes", "tokens", "create", "desk").out.strip()
         for_session = cli.run("nodes", "tokens", "create", "pipeline", "--kind", "session").out.strip()
-        with RawNode(found[0], for_node, "desk-1") as node, RawSession(found[0], for_session) as session:
+        with RawNode(address[0], for_node, "desk-1") as node, RawSession(address[0], for_session) as session:
             session.ask()
             node.answer_next("done")
             assert session.result()["result"] == {"text": "done"}
             listed = wait_until(lambda: cli.run("nodes", "list", "--json").json(), 30, "the node is listed")
-            assert [one["node_id"] for one in listed or ()] == ["desk-1"]
+            assert [connected["node_id"] for connected in listed or ()] == ["desk-1"]
             assert cli.run("nodes", "tokens", "revoke", "desk").code == 0
             assert node.until("nothing").code == 4401
         assert for_node not in gateway.output
@@ -36,7 +36,7 @@ def test_a_gateway_serves_until_it_is_told_to_end(tmp_path: Path, redis_url: str
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_of_two_gateways_with_one_name_the_older_ends_and_says_why(tmp_path: Path, redis_url: str) -> None:
+def test_of_two_gateways_with_one_name_the_older_ends_with_the_reason(tmp_path: Path, redis_url: str) -> None:
     folder = short_folder()
     own = {"PENSTOCK_GATEWAY__INSTANCE_ID": "one", "PENSTOCK_GATEWAY__OWNER_TTL_SECONDS": "1.5"}
     cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_REDIS_URL=redis_url, **own))

@@ -1,4 +1,4 @@
-"""The folder one stands in brings no modules into Penstock, whatever lies there and whatever PYTHONPATH says."""
+"""Penstock imports no module from the current folder, whatever the folder and PYTHONPATH contain."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until
 MARK = "imported.txt"
 HOSTILE = """with open({mark!r}, "a") as mark:
     mark.write(__name__ + "\\n")
-raise ImportError("a module of the folder one stands in")
+raise ImportError("a module of the current folder")
 """
 SETTINGS = {
     "PENSTOCK_API__WITH_STACK": "true",
@@ -35,7 +35,7 @@ IMPORTED = re.compile(r"^\s*(?:import|from) (\w+)", re.MULTILINE)
 
 
 def printed(python: Path | str, program: str) -> set[str]:
-    """The words that a program prints."""
+    """Run a program; return the words that it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
     done = subprocess.run([python, "-P", "-c", program], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,21 +44,21 @@ def printed(python: Path | str, program: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def imported() -> set[str]:
-    """Every name at the top that Penstock may import, itself or by a library."""
+    """Every top-level module that Penstock or one of its libraries may import."""
     files = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
     named = {name for path in files for name in IMPORTED.findall(path.read_text(encoding="utf-8"))}
-    found = {
+    names = {
         name
         for name in named | sys.stdlib_module_names | set(packages_distributions())
         if name.isidentifier() and not name.startswith("__")
     }
-    assert {"pipeline", "tasks", "celeryconfig", "redis", "json", "onnxruntime", "PIL"} <= found
-    return found - set(sys.builtin_module_names)
+    assert {"pipeline", "tasks", "celeryconfig", "redis", "json", "onnxruntime", "PIL"} <= names
+    return names - set(sys.builtin_module_names)
 
 
 @pytest.fixture
 def hostile(imported: set[str], tmp_path: Path) -> Path:
-    """A folder with a module for each of them, and packages that hide ours."""
+    """A folder with a module of each of these names, and packages that shadow Penstock's."""
     text = HOSTILE.format(mark=str(tmp_path / MARK))
     for name in imported | {"penstock_entry", "flowerconfig", "sitecustomize", "usercustomize"}:
         (tmp_path / f"{name}.py").write_text(text)
@@ -69,13 +69,13 @@ def hostile(imported: set[str], tmp_path: Path) -> Path:
 
 
 def before_us(python: Path, folder: Path) -> None:
-    """Take out what Python itself imports before our first line: no program has a say in that."""
+    """Remove the modules that Python imports before our first line, which no program can prevent."""
     for name in printed(python, STARTS) | {"penstock_entry", "sitecustomize", "usercustomize"}:
         (folder / f"{name}.py").unlink(missing_ok=True)
 
 
 def without_tasks(folder: Path) -> Path:
-    """The same, except `tasks`: Celery loads modules that it finds in the current folder from there."""
+    """Copy the folder without `tasks`, since Celery loads that module from the current folder."""
     other = folder / "other"
     other.mkdir()
     for path in folder.glob("*.py"):
@@ -99,7 +99,7 @@ def data_dir() -> Iterator[Path]:
 
 
 def run_programs(checkout: Installed, env: dict[str, str], folder: Path, log: Path) -> None:
-    """Celery's programs, in `folder`; the worker starts itself anew in between."""
+    """Run Celery's programs in `folder`, and make the worker restart itself."""
     with log.open("w") as written:
         programs = [
             subprocess.Popen(
@@ -113,7 +113,7 @@ def run_programs(checkout: Installed, env: dict[str, str], folder: Path, log: Pa
             for command in (["worker", "-Q", "cpu", "-P", "solo"], ["beat"], ["flower", f"--port={free_port()}"])
         ]
         wait_until(lambda: log.read_text().count(" ready.") == 1, RUN_S, "the worker is ready", last=log.read_text)
-        programs[0].send_signal(signal.SIGHUP)  # it starts itself anew
+        programs[0].send_signal(signal.SIGHUP)  # the worker restarts itself
         wait_until(lambda: log.read_text().count(" ready.") == 2, RUN_S, "it is ready again", last=log.read_text)
         wait_until(lambda: "Connected to redis" in log.read_text(), RUN_S, "Flower runs", last=log.read_text)
         for process in programs:
@@ -123,21 +123,21 @@ def run_programs(checkout: Installed, env: dict[str, str], folder: Path, log: Pa
 
 @pytest.fixture
 def env(data_dir: Path) -> dict[str, str]:
-    made = {**environment(data_dir), **SETTINGS, "PENSTOCK_API__PORT": str(free_port())}
-    made.pop("PYTHONPATH", None)
-    return made
+    variables = {**environment(data_dir), **SETTINGS, "PENSTOCK_API__PORT": str(free_port())}
+    variables.pop("PYTHONPATH", None)
+    return variables
 
 
 def run(
     installed: Installed, env: dict[str, str], folder: Path, *arguments: str | Path, path: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`penstock` with these arguments, in `folder`, with this `PYTHONPATH`."""
+    """Run `penstock` with these arguments in `folder` with this `PYTHONPATH`."""
     env = env if path is None else {**env, "PYTHONPATH": path}
     command = [str(installed.penstock), *map(str, arguments)]
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
-def test_a_wheel_has_all_it_needs_and_imports_nothing_from_the_folder_one_stands_in(
+def test_a_wheel_is_complete_and_imports_nothing_from_the_current_folder(
     wheel: Installed, hostile: Path, data_dir: Path, env: dict[str, str]
 ) -> None:
     before_us(wheel.python, hostile)
@@ -148,13 +148,13 @@ def test_a_wheel_has_all_it_needs_and_imports_nothing_from_the_folder_one_stands
     assert not (hostile / MARK).exists(), (hostile / MARK).read_text()
 
 
-def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
+def test_a_stack_and_its_commands_import_nothing_from_the_current_folder(
     checkout: Installed, hostile: Path, data_dir: Path, env: dict[str, str]
 ) -> None:
     subprocess.run(
         [checkout.python, "-c", "import tasks"], env=env, cwd=hostile, stderr=subprocess.DEVNULL, check=False
     )
-    (hostile / MARK).unlink()  # the programs still work
+    (hostile / MARK).unlink()  # the programs still run
     assert run(checkout, env, hostile, "--help").returncode == 0
     assert not (hostile / MARK).exists()
     before_us(checkout.python, hostile)

@@ -1,4 +1,4 @@
-"""What a command does not use it does not import: its modules are counted and named when it ends."""
+"""A command imports only modules that it uses. The tests read its modules when it ends."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.cli import Cli, new_pdf
 
 COUNTED = """
 import atexit, pathlib, sys
-sys.modules["opentelemetry"] = None  # redis imports it wherever it is installed
+sys.modules["opentelemetry"] = None  # redis imports it if it is installed
 atexit.register(lambda: pathlib.Path("modules").write_text("\\n".join(sys.modules)))
 """
 COMMAND = f"{COUNTED}\nimport penstock_entry\npenstock_entry.main()"
@@ -30,18 +30,18 @@ HEAVY = {
     "trafilatura",
     "uvicorn",
 }
-"""Libraries of works, providers and servers."""
+"""Libraries of stages, providers and servers."""
 
 
 def imported(cli: Cli, program: str, *arguments: str | Path) -> set[str]:
-    """The modules that a program has at its end."""
+    """Run a program; return the modules that it has at its end."""
     done = cli.real().python(program, *arguments)
     assert done.code == 0, done.err
     return set((cli.cwd / "modules").read_text().split())
 
 
 def other_flows(modules: set[str]) -> set[str]:
-    """The modules of flows other than documents, without declarations."""
+    """Return the modules of flows other than documents, without their declarations."""
     return {f"pipeline.flows.{name}.{room}" for name in FLOWS[1:] for room in ("flow", "models", "plan")} & modules
 
 

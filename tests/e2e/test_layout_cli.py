@@ -1,4 +1,4 @@
-"""What `penstock convert` gives besides Markdown: blocks with their boxes, and pictures."""
+"""Results of `penstock convert` besides Markdown: blocks with their boxes, and pictures."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_pictures_are_kept_beside_the_markdown_that_links_to_them(cli: Cli, illu
     assert (cli.cwd / "copy.pictures" / "page-0002-1.png").is_file()
 
 
-def test_without_being_asked_for_no_picture_is_kept(cli: Cli, illustrated: Path) -> None:
+def test_pictures_are_stored_only_on_request(cli: Cli, illustrated: Path) -> None:
     assert cli.run("convert", illustrated.name).code == 0
     assert "![]" not in (cli.cwd / "with picture.md").read_text()
     assert not (cli.cwd / "with picture.pictures").exists()
@@ -80,8 +80,12 @@ def test_models_give_no_pictures(cli: Cli, provider: ProviderServer) -> None:
 def test_blocks_come_as_a_docling_document(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", 2)
     assert cli.run("convert", "report.pdf", "--format", "docling").code == 0
-    made = json.loads((cli.cwd / "report.docling.json").read_text())
-    assert made == cli.run("documents", "text", cli.newest(), "--format", "docling").json()
-    assert (made["schema_name"], made["name"], sorted(made["pages"])) == ("DoclingDocument", "report", ["1", "2"])
-    assert "This is page 2" in " ".join(text["text"] for text in made["texts"] if text["prov"][0]["page_no"] == 2)
+    document = json.loads((cli.cwd / "report.docling.json").read_text())
+    assert document == cli.run("documents", "text", cli.newest(), "--format", "docling").json()
+    assert (document["schema_name"], document["name"], sorted(document["pages"])) == (
+        "DoclingDocument",
+        "report",
+        ["1", "2"],
+    )
+    assert "This is page 2" in " ".join(text["text"] for text in document["texts"] if text["prov"][0]["page_no"] == 2)
     assert (cli.cwd / "report.docling.manifest.json").is_file()

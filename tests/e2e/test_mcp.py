@@ -1,4 +1,4 @@
-"""MCP as assistants use it: the Python SDK's client against a running stack, over HTTP and over stdio."""
+"""MCP for assistants: the client of the Python SDK against a running stack, over HTTP and over stdio."""
 
 import json
 import select
@@ -28,13 +28,13 @@ from tests.support.web_server import WebServer
 
 @dataclass
 class Assistant:
-    """A client of the protocol, with the messages it received."""
+    """A client of the protocol, with the progress that it received."""
 
     client: Client
     heard: list[tuple[float, float | None]] = field(default_factory=list)
 
     async def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """What a tool gives; the client has compared it with the tool's schema."""
+        """Call a tool and return its result, which the client has checked against the tool's schema."""
         result = await self._call(tool, arguments)
         assert not result.is_error, result.content
         assert result.structured_content is not None
@@ -57,7 +57,7 @@ Act = Callable[[Assistant], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def api(shared_stack: Cli) -> Iterator[str]:
-    """The address of an API beside the running stack, which fetches from this machine."""
+    """The address of an API beside the running stack. This API may fetch from this machine."""
     port = free_port()
     cli = shared_stack.using(
         PENSTOCK_API__PORT=str(port), PENSTOCK_API__FETCH="true", PENSTOCK_API__FETCH_PRIVATE='["127.0.0.0/8"]'
@@ -93,7 +93,7 @@ def over_stdio(cli: Cli, act: Act, *options: str, mode: Any = "auto") -> None:
 
 
 async def read(assistant: Assistant, converted: dict[str, Any], pages: int) -> None:
-    """Use every tool that reads, and retry, on a document that was just converted."""
+    """Use every tool that reads, and `retry`, on a newly converted document."""
     document = converted["document"]
     assert (document["status"], document["pages"]) == ("COMPLETED", pages)
     assert "This is page 1" in converted["beginning"]["markdown"]
@@ -104,10 +104,10 @@ async def read(assistant: Assistant, converted: dict[str, Any], pages: int) -> N
     assert status["document"]["settled"]
     text = await assistant.use("get_markdown", document_id=document["id"], pages=str(pages))
     assert f"This is page {pages}" in text["markdown"]
-    looked = await assistant.client.call_tool("get_page_image", {"document_id": document["id"], "page": 1})
-    assert [content.type for content in looked.content] == ["image", "text"]
-    again = await assistant.use("retry", id=document["id"], page=1)
-    assert again["status"] != "COMPLETED"
+    shown = await assistant.client.call_tool("get_page_image", {"document_id": document["id"], "page": 1})
+    assert [content.type for content in shown.content] == ["image", "text"]
+    retried = await assistant.use("retry", id=document["id"], page=1)
+    assert retried["status"] != "COMPLETED"
     assert (await assistant.use("get_status", id=document["id"], wait_s=60))["document"]["status"] == "COMPLETED"
     assert "failures" in await assistant.use("list_failures")
     word = text["markdown"].split("Report ")[-1].split()[0] if "Report " in text["markdown"] else "page"
@@ -123,8 +123,8 @@ async def remember(assistant: Assistant, base: str) -> None:
         "add_to_knowledge", base=base, kind="note", text=f"The key of {base} is under the mat.", wait_s=60
     )
     assert added["item"]["status"] == "completed"
-    found = await assistant.use("search_knowledge", query=f"key of {base}", bases=[base])
-    assert "under the mat" in found["hits"][0]["text"]
+    result = await assistant.use("search_knowledge", query=f"key of {base}", bases=[base])
+    assert "under the mat" in result["hits"][0]["text"]
     assert "unknown knowledge base" in await assistant.refused("search_knowledge", query="x", bases=["nope"])
 
 
@@ -145,7 +145,7 @@ def test_each_tool_over_http(cli: Cli, api: str, tmp_path: Path, mode: str) -> N
         over_http(cli, api, act, mode)
 
 
-def test_a_reader_over_http_is_not_shown_what_writes(cli: Cli, api: str) -> None:
+def test_a_read_key_over_http_sees_no_tool_that_writes(cli: Cli, api: str) -> None:
     async def act(assistant: Assistant) -> None:
         names = {tool.name for tool in (await assistant.client.list_tools()).tools}
         assert names.isdisjoint({"convert_document", "retry", "add_to_knowledge"})
@@ -177,7 +177,7 @@ def test_each_tool_over_stdio(cli: Cli, tmp_path: Path, mode: str) -> None:
     assert not list((cli.data_dir / "uploads").glob("incoming-*"))
 
 
-def test_without_the_flag_nothing_is_written_over_stdio(cli: Cli, tmp_path: Path) -> None:
+def test_without_the_flag_no_tool_over_stdio_writes(cli: Cli, tmp_path: Path) -> None:
     report = new_pdf(tmp_path / "report.pdf")
 
     async def act(assistant: Assistant) -> None:
@@ -188,8 +188,8 @@ def test_without_the_flag_nothing_is_written_over_stdio(cli: Cli, tmp_path: Path
     over_stdio(cli, act)
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(cli: Cli, tmp_path: Path) -> None:
-    """Also while it reads files that make libraries print, and after malformed lines."""
+def test_standard_output_has_only_the_protocol(cli: Cli, tmp_path: Path) -> None:
+    """Reads files that make libraries print, and sends malformed lines."""
     photo = tmp_path / "photo.png"
     picture_of(["A line"]).save(photo)
     calls: list[dict[str, Any]] = [
@@ -236,7 +236,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(cli: Cli, tmp_path: Path
 
 
 @pytest.mark.parametrize("version", [pytest.param("2025-11-25", marks=pytest.mark.rotating), "2026-07-28"])
-def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
+def test_a_closed_client_frees_its_wait_and_an_open_one_is_answered_at_the_servers_end(
     alone: Cli, tmp_path: Path, version: str
 ) -> None:
     port = free_port()
@@ -251,7 +251,7 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
 
     @contextmanager
     def waiting() -> Iterator[HTTPResponse]:
-        """Wait for a document without workers; the answer begins with a notification."""
+        """Wait for a document without workers; yield the answer after its first notification."""
         modern = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
         params = {
             "name": "get_status",
@@ -276,7 +276,7 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
 
     for _ in range(WAITS.each + 10):
         with waiting():
-            pass  # goes away at once
+            pass  # the client hangs up at once
     with waiting() as answer:
         assert not select.select([answer.fileno()], [], [], 1)[0], "it waits"
         running.interrupt()
@@ -286,7 +286,7 @@ def test_who_goes_holds_nothing_and_who_waits_is_answered_when_the_server_ends(
 
 
 @pytest.mark.parametrize("goes", ["interrupts", "hangs up"])
-def test_it_ends_quietly_with_its_client(cli: Cli, goes: str) -> None:
+def test_a_stdio_server_ends_quietly_with_its_client(cli: Cli, goes: str) -> None:
     message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}) + "\n"
     with subprocess.Popen(
         [PENSTOCK, "mcp"],
@@ -313,7 +313,7 @@ def test_it_ends_quietly_with_its_client(cli: Cli, goes: str) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_where_nothing_runs_it_says_how_to_start_it_and_goes_on_when_that_is_done(alone: Cli, tmp_path: Path) -> None:
+def test_without_a_stack_tools_name_the_start_command_and_work_after_it(alone: Cli, tmp_path: Path) -> None:
     report = new_pdf(tmp_path / "report.pdf")
 
     async def act(assistant: Assistant) -> None:

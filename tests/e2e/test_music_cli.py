@@ -28,7 +28,7 @@ def server() -> Iterator[SubsonicServer]:
 
 @pytest.fixture
 def here(writer: ProviderServer, server: SubsonicServer, tmp_path: Path) -> Iterator[Cli]:
-    """Commands on a data folder of the test's own, where nothing runs yet, without limits that it would wait for."""
+    """Runs commands on a data folder of the test's own, without a stack so far and without limits that cause waits."""
     folder = short_folder()
     settings = services(writer.base_url, server.url) | {
         "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
@@ -48,15 +48,15 @@ def test_start_and_wait_then_search_by_words_that_the_provider_embeds(here: Cli,
     assert "3/3 batches" in done.err
     assert (calls(writer, CHAT), calls(writer, EMBED)) == (3, 3)
     here.wait_until_gone()
-    found = here.run("music", "search", "calm night", "--json", "--limit", "5")
-    assert found.code == 0, found.err
-    assert len(found.json()["matches"]) == 5
-    assert found.json()["lexical"] is False
+    result = here.run("music", "search", "calm night", "--json", "--limit", "5")
+    assert result.code == 0, result.err
+    assert len(result.json()["matches"]) == 5
+    assert result.json()["lexical"] is False
     assert writer.records[-1].body["input"] == ["calm night"]
     assert calls(writer, EMBED) == 4
     like = here.run("music", "search", "--like", "Song 3", "--json")
     assert len(like.json()["matches"]) == 10
-    assert calls(writer, EMBED) == 4, "a song that is there needs no call"
+    assert calls(writer, EMBED) == 4, "a described song needs no call"
 
 
 def test_bar_on_a_terminal_counts_batches(here: Cli) -> None:
@@ -75,7 +75,7 @@ def test_some_failed_songs_are_exit_code_3_and_say_what_to_do(here: Cli, writer:
     assert [song["title"] for song in listed] == ["Song 3"]
 
 
-def test_library_that_refuses_is_exit_code_1_and_the_json_is_still_there(here: Cli, server: SubsonicServer) -> None:
+def test_a_library_that_refuses_is_exit_code_1_with_json(here: Cli, server: SubsonicServer) -> None:
     server.password = "another"
     done = here.run("music", "start", "--wait", "--json")
     assert done.code == 1
@@ -83,7 +83,7 @@ def test_library_that_refuses_is_exit_code_1_and_the_json_is_still_there(here: C
     assert done.json()["run"]["outcome"] == "failed"
 
 
-def test_of_two_starts_at_once_one_is_refused(here: Cli) -> None:
+def test_one_of_two_simultaneous_starts_is_refused(here: Cli) -> None:
     assert here.run("music", "sync").code == 0
     results = here.run_all([["music", "start", "--skip-sync"]] * 2)
     assert sorted(result.code for result in results) == [0, 1]
@@ -92,7 +92,7 @@ def test_of_two_starts_at_once_one_is_refused(here: Cli) -> None:
     assert "penstock music stop" in refused.err
 
 
-def test_ctrl_c_leaves_the_run_which_up_goes_on_with(here: Cli, writer: ProviderServer) -> None:
+def test_up_continues_a_run_after_ctrl_c(here: Cli, writer: ProviderServer) -> None:
     writer.push(Fault("hang"))
     waiting = here.start("music", "start", "--wait")
     assert writer.wait_for_calls(1, 90)

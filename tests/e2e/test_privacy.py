@@ -12,14 +12,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_data_folder_that_was_open_is_shut_with_all_that_is_in_it(cli: Cli) -> None:
+def test_an_open_data_folder_and_its_files_become_private(cli: Cli) -> None:
     umask = os.umask(0o022)
     os.umask(umask)
     new_pdf(cli.cwd / "report.pdf")
     cli.data_dir.chmod(0o755)
     assert cli.run("convert", "report.pdf", "-o", "made/here/report.md").code == 0
     assert mode(cli.data_dir) == 0o700
-    # The file into which the test writes a stack's output.
+    # The test itself writes this file with the stack's output.
     written = [path for path in cli.data_dir.rglob("*") if not path.name.startswith("output-")]
     assert {"penstock.db", "installation", "uploads", "output"} <= {path.name for path in written}
     assert [path for path in written if is_open(path)] == []
@@ -28,7 +28,7 @@ def test_a_data_folder_that_was_open_is_shut_with_all_that_is_in_it(cli: Cli) ->
     assert [mode(path) for path in result.parent.iterdir()] == [0o666 & ~umask] * 2
 
 
-def test_doctor_says_what_others_could_see_and_what_it_cannot_shut(alone: Cli) -> None:
+def test_doctor_names_files_that_others_could_read_and_paths_it_cannot_protect(alone: Cli) -> None:
     alone.data_dir.chmod(0o755)
     assert "others could read it (mode 755" in alone.run("doctor").out
     assert mode(alone.data_dir) == 0o700

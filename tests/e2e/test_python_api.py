@@ -1,4 +1,4 @@
-"""Penstock from Python, as its users write it: programs of their own beside a running stack."""
+"""Penstock from Python: users' programs beside a running stack."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from tests.support.provider_server import Fault, ProviderServer
 
 
 def program(cli: Cli, body: str) -> Any:
-    """Run a program in which `show(value)` gives its result; that value."""
+    """Run a program and return the value that it passes to `show`."""
     head = "import json, sys\nfrom pathlib import Path\nshow = lambda value: print(json.dumps(value, default=str))\n"
     result = cli.python(head + body)
     assert result.code == 0, result.err
@@ -17,7 +17,7 @@ def program(cli: Cli, body: str) -> Any:
 
 def test_submit_and_wait_gives_the_text(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=3)
-    found = program(
+    shown = program(
         cli,
         """
 from tasks.documents import submit
@@ -26,15 +26,15 @@ waited = document.wait(timeout_s=60)
 show([document.id, waited.id, waited.status.name, waited.pages, waited.read_text(), str(waited.manifest_path)])
 """,
     )
-    assert found[0] == found[1]
-    assert found[2:4] == ["COMPLETED", 2]
-    assert "This is page 3" in found[4]
-    assert found[5].endswith("report.manifest.json")
+    assert shown[0] == shown[1]
+    assert shown[2:4] == ["COMPLETED", 2]
+    assert "This is page 3" in shown[4]
+    assert shown[5].endswith("report.manifest.json")
 
 
-def test_program_that_has_a_celery_of_its_own_keeps_it(cli: Cli) -> None:
+def test_a_program_keeps_its_own_celery_application(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=2)
-    found = program(
+    shown = program(
         cli.real(),
         """
 from celery import Celery, current_app, shared_task
@@ -48,7 +48,7 @@ greet.delay()
 show([document.status.name, current_app.main, greet.app.main, greet.app.conf.broker_url])
 """,
     )
-    assert found == ["COMPLETED", "host", "host", "memory://"]
+    assert shown == ["COMPLETED", "host", "host", "memory://"]
 
 
 def test_same_submission_gives_the_same_document_unless_fresh(cli: Cli) -> None:
@@ -79,14 +79,14 @@ show([[d.filename, d.status.name, d.completed_count] for d in watch([d.id for d 
     for name in ("one.pdf", "two.pdf"):
         counts = [count for filename, _, count in seen if filename == name]
         assert counts == sorted(counts)
-        assert len(counts) >= 3, "it was shown on its way, not only at its end"
+        assert len(counts) >= 3, "watch shows progress before the end"
         assert [status for filename, status, _ in seen if filename == name][-1] == "COMPLETED"
 
 
-def test_waiting_gives_up_in_time_and_the_work_goes_on(cli: Cli, provider: ProviderServer) -> None:
+def test_a_wait_ends_at_its_time_out_and_the_work_continues(cli: Cli, provider: ProviderServer) -> None:
     provider.configure({"latency_s": 4})
     new_pdf(cli.cwd / "report.pdf", pages=2)
-    found = program(
+    shown = program(
         cli,
         """
 import time
@@ -101,15 +101,15 @@ took_s = time.monotonic() - began
 show([gave_up, took_s, status(document.id).at_rest, document.wait(timeout_s=60).status.name])
 """,
     )
-    assert "has not settled after 0.3 s" in found[0]
-    assert found[1] > 0.25
-    assert found[2:] == [False, "COMPLETED"], "it gave up before the work was done"
+    assert "has not settled after 0.3 s" in shown[0]
+    assert shown[1] > 0.25
+    assert shown[2:] == [False, "COMPLETED"], "the wait ended before the work"
 
 
 def test_failed_pages_are_listed_and_retried(cli: Cli, provider: ProviderServer) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=3)
     provider.push(Fault(status=400))
-    found = program(
+    shown = program(
         cli,
         """
 from tasks.documents import PageStatus, attempts, pages, retry_failed, submit
@@ -120,41 +120,41 @@ ledger = [attempt.status for attempt in attempts(document.id, failed[0].page)]
 show([document.status.name, len(failed), bool(failed[0].error), done.status.name, ledger])
 """,
     )
-    assert found[:4] == ["PARTIAL_FAILED", 1, True, "COMPLETED"]
-    assert found[4][-1] == "completed"
-    assert len(found[4]) == 2
+    assert shown[:4] == ["PARTIAL_FAILED", 1, True, "COMPLETED"]
+    assert shown[4][-1] == "completed"
+    assert len(shown[4]) == 2
 
 
 def test_document_can_be_paused_resumed_cancelled_and_deleted(cli: Cli, provider: ProviderServer) -> None:
-    # One page after another: a minute, so that it is not done when it is paused, however slow the machine is.
+    # One page at a time takes a minute, so that the pause comes before the end on any machine.
     provider.configure({"latency_s": 2})
     new_pdf(cli.cwd / "report.pdf", pages=30)
-    found = program(
+    shown = program(
         cli,
         """
 from tasks.documents import UnknownDocument, cancel, delete, list_documents, pause, resume, status, submit
 document = submit("report.pdf", provider="single")
 states = [pause(document.id).wait(timeout_s=60).status.name]
 states.append(cancel(resume(document.id).id).wait(timeout_s=60).status.name)
-listed = document.id in [found.id for found in list_documents(limit=10)]
+listed = document.id in [row.id for row in list_documents(limit=10)]
 delete(document.id)
 try:
     status(document.id)
 except UnknownDocument as error:
-    gone = str(error)
-show([states, listed, gone])
+    unknown = str(error)
+show([states, listed, unknown])
 """,
     )
-    assert found[0] == ["PAUSED", "CANCELLED"]
-    assert found[1] is True
-    assert "there is no document" in found[2]
+    assert shown[0] == ["PAUSED", "CANCELLED"]
+    assert shown[1] is True
+    assert "there is no document" in shown[2]
 
 
 def test_errors_say_what_is_wrong_and_leave_nothing_behind(cli: Cli) -> None:
     (cli.cwd / "bad.pdf").write_text("no PDF")
     new_pdf(cli.cwd / "good.pdf")
     before = sorted((cli.data_dir / "uploads").iterdir())
-    found = program(
+    shown = program(
         cli,
         """
 from tasks.documents import Options, UserError, status, submit
@@ -171,13 +171,13 @@ for call in calls:
 show(codes)
 """,
     )
-    assert found == ["missing", "unsupported", "directory", "unknown_document", "page_range", "unknown_provider"]
+    assert shown == ["missing", "unsupported", "directory", "unknown_document", "page_range", "unknown_provider"]
     assert sorted((cli.data_dir / "uploads").iterdir()) == before
 
 
-def test_without_a_stack_the_database_is_made_and_waiting_says_that_nobody_works(alone: Cli) -> None:
+def test_without_a_stack_the_database_is_created_and_a_wait_warns(alone: Cli) -> None:
     new_pdf(alone.cwd / "report.pdf")
-    found = program(
+    shown = program(
         alone,
         """
 import warnings
@@ -186,24 +186,24 @@ from tasks.documents import submit, watch
 
 listed = documents.list_documents()
 document = submit("report.pdf")
-seen, said = [], []
+seen, warned = [], []
 def watched():
-    for one in watch(document.id, timeout_s=1.5):
-        seen.append(one.no_worker and str(one.no_worker))
+    for view in watch(document.id, timeout_s=1.5):
+        seen.append(view.no_worker and str(view.no_worker))
 for wait in (watched, lambda: document.wait(timeout_s=1.5)):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             wait()
         except TimeoutError as error:
-            said.append([str(error), [[w.category.__name__, w.filename] for w in caught]])
-show([listed, document.status.name, said, seen])
+            warned.append([str(error), [[w.category.__name__, w.filename] for w in caught]])
+show([listed, document.status.name, warned, seen])
 """,
     )
-    assert found[:2] == [[], "PENDING"]
-    assert len(found[2]) == 2
-    for message, caught in found[2]:
+    assert shown[:2] == [[], "PENDING"]
+    assert len(shown[2]) == 2
+    for message, caught in shown[2]:
         assert "1 document has not settled after 1.5 s. No stack runs on" in message
-        assert caught == [["NoWorkerWarning", "<string>"]], "once, and at the line that waits"
-    assert found[3][0] is None
-    assert "`penstock up`" in found[3][-1]
+        assert caught == [["NoWorkerWarning", "<string>"]], "one warning, at the line that waits"
+    assert shown[3][0] is None
+    assert "`penstock up`" in shown[3][-1]

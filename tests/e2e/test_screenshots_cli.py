@@ -22,15 +22,15 @@ FAST = {
     "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
 }
 STAYS = {"PENSTOCK_STACK_LINGER_S": "300"}
-"""For commands that may share one stack."""
+"""Settings for commands that share one stack."""
 
 
 def see(record: Record) -> Fault | None:
-    """What a good vision model says about the screenshots of a call; None for other calls."""
+    """Answer a call about screenshots like a good vision model; return None for other calls."""
     if not record.image_sha256:
         return None
-    asked, _ = json.JSONDecoder().raw_decode(record.prompt[record.prompt.index('{\n "screenshots"') :])
-    shown: list[dict[str, Any]] = asked["screenshots"]
+    request, _ = json.JSONDecoder().raw_decode(record.prompt[record.prompt.index('{\n "screenshots"') :])
+    shown: list[dict[str, Any]] = request["screenshots"]
     index = {
         "segments": [
             {
@@ -54,7 +54,7 @@ def _here(tmp_path: Path, **settings: str) -> Iterator[Cli]:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Cli]:
-    """Commands on a data folder of the test's own, without any provider."""
+    """Runs commands on a data folder of the test's own, without any provider."""
     yield from _here(tmp_path)
 
 
@@ -66,7 +66,7 @@ def model() -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def seeing(model: ProviderServer, tmp_path: Path) -> Iterator[Cli]:
-    """The same with a vision model, and with embeddings."""
+    """Runs commands with a vision model and embeddings."""
     names = {"PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "ai", "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai"}
     yield from _here(tmp_path, **provider_settings(model.base_url), **names)
 
@@ -76,25 +76,25 @@ def shots(tmp_path: Path) -> list[Path]:
     """Three pictures, a minute apart."""
     folder = tmp_path / "shots"
     folder.mkdir()
-    found = [
+    paths = [
         desk(folder / f"desk{n}.png", "File Edit View Help", f"Invoice number {n}", f"Total {n * 37} EUR", seed=n)
         for n in range(3)
     ]
-    for number, path in enumerate(found):
+    for number, path in enumerate(paths):
         os.utime(path, (1_772_355_600 + 60 * number,) * 2)
-    return found
+    return paths
 
 
-def test_without_any_service_what_was_on_the_screen_is_found(here: Cli, shots: list[Path]) -> None:
+def test_words_on_a_screen_are_found_without_any_service(here: Cli, shots: list[Path]) -> None:
     here = here.using(**STAYS)
     done = here.run("screenshots", "add", "shots", "--app", "Firefox", "--title", "Invoices")
     assert (done.code, done.out) == (0, ""), done.err
     assert done.err.splitlines()[-1] == "3 screenshots ingested, 3 analysed."
-    found = here.run("screenshots", "search", "total eur", "--json").json()
-    assert found["hits"], found
-    assert found["screenshots"] == {"done": 3, "waiting": 0, "failed": 0}
-    assert found["lexical"] is True
-    node = here.run("screenshots", "show", f"n{found['hits'][0]['node']['id']}")
+    result = here.run("screenshots", "search", "total eur", "--json").json()
+    assert result["hits"], result
+    assert result["screenshots"] == {"done": 3, "waiting": 0, "failed": 0}
+    assert result["lexical"] is True
+    node = here.run("screenshots", "show", f"n{result['hits'][0]['node']['id']}")
     assert "no vision model looked" in node.out
     assert "→ f1" in node.out or "→ f3" in node.out
     assert "Total 37 EUR" in here.run("screenshots", "show", "f2").out
@@ -109,27 +109,25 @@ def test_some_refused_files_are_exit_code_3_and_the_json_says_which(here: Cli, s
     shutil.copyfile(shots[0], shots[0].parent / "copy.png")
     done = here.run("screenshots", "add", "shots", "--json")
     assert done.code == 3
-    outcomes = {Path(one["input"]).name: (one["outcome"], one["status"]) for one in done.json()["files"]}
+    outcomes = {Path(file["input"]).name: (file["outcome"], file["status"]) for file in done.json()["files"]}
     assert outcomes["desk0.png"] == ("accepted", "succeeded")
     assert outcomes["copy.png"] == ("duplicate", None)
     assert outcomes["bad.png"] == ("refused", None)
     assert here.run("screenshots", "add", "shots/bad.png").code == 1
     hours = here.run("screenshots", "timeline", "--json").json()
     titles = [node["title"] for hour in hours for node in hour["nodes"]]
-    assert titles == [f"Invoice number {n}" for n in range(3)], "not what stands in the menu"
+    assert titles == [f"Invoice number {n}" for n in range(3)], "without the menu's text"
 
 
-def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(
-    seeing: Cli, model: ProviderServer, shots: list[Path]
-) -> None:
+def test_a_models_description_is_found_by_embedded_words(seeing: Cli, model: ProviderServer, shots: list[Path]) -> None:
     code, written = seeing.terminal("screenshots", "add", *shots[:2], "--title", "Invoices")
     assert code == 0, plain(written)
     assert "2/2 screenshots" in plain(written)
     seeing.wait_until_gone()
-    found = seeing.run("screenshots", "search", "paying", "--json").json()
-    assert [hit["node"]["title"] for hit in found["hits"]] == ["Paying invoices"]
-    assert (found["lexical"], found["note"]) == (False, "")
-    detail = seeing.run("screenshots", "show", f"n{found['hits'][0]['node']['id']}", "--json").json()
+    result = seeing.run("screenshots", "search", "paying", "--json").json()
+    assert [hit["node"]["title"] for hit in result["hits"]] == ["Paying invoices"]
+    assert (result["lexical"], result["note"]) == (False, "")
+    detail = seeing.run("screenshots", "show", f"n{result['hits'][0]['node']['id']}", "--json").json()
     assert [(call["operation"], call["provider"]) for call in detail["calls"]] == [("vlm_analyze_shard", "ai")]
     model.stop()
     alone = seeing.run("screenshots", "search", "paying")
@@ -138,7 +136,7 @@ def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(
     assert "Searched by words only, not by meaning: " in alone.err
 
 
-def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_does_them(
+def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_analyses_them(
     seeing: Cli, model: ProviderServer, shots: list[Path]
 ) -> None:
     seeing = seeing.using(**STAYS)
@@ -149,11 +147,11 @@ def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_does_them(
     (letter,) = seeing.run("screenshots", "dead-letters", "--json").json()
     assert letter["kind"] == "batch"
     assert seeing.run("screenshots", "replay", "--all").code == 0
-    again = seeing.run("screenshots", "add", *shots[:2])
-    assert (again.code, again.err.splitlines()[-1]) == (0, "0 screenshots ingested, 2 analysed, 2 known.")
+    repeated = seeing.run("screenshots", "add", *shots[:2])
+    assert (repeated.code, repeated.err.splitlines()[-1]) == (0, "0 screenshots ingested, 2 analysed, 2 known.")
 
 
-def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
+def test_the_same_command_continues_after_ctrl_c_without_loss(
     seeing: Cli, model: ProviderServer, shots: list[Path]
 ) -> None:
     model.push(Fault("hang"))
@@ -165,12 +163,12 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
     assert model.server
     model.server.hang_up()  # no command waits for a time-out
     seeing.wait_until_gone()
-    again = seeing.run("screenshots", "add", *shots[:2])
-    assert again.code == 0, again.err
+    repeated = seeing.run("screenshots", "add", *shots[:2])
+    assert repeated.code == 0, repeated.err
     seeing.wait_until_gone()
     known = seeing.using(PENSTOCK_STACK_LINGER_S="60").run("screenshots", "add", *shots[:2])
     assert known.err.splitlines()[-1].endswith("2 analysed, 2 known.")
-    assert not seeing.processes(), "frames that are analysed start no stack"
+    assert not seeing.processes(), "analysed frames start no stack"
 
 
 def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path: Path) -> None:
@@ -190,4 +188,4 @@ def test_capturing_without_a_display_says_what_to_do(here: Cli) -> None:
     done = here.using(DISPLAY=None, WAYLAND_DISPLAY=None).run("screenshots", "capture", "--once")
     assert done.code == 1
     assert "cannot capture the screens" in done.err
-    assert not here.processes(), "nothing is started for it"
+    assert not here.processes(), "the command starts no stack"

@@ -1,4 +1,4 @@
-"""What a command prints where there is nowhere to print to: one sentence at most, and never a traceback."""
+"""A command whose streams are closed or full prints one sentence at most, and no traceback."""
 
 import os
 import subprocess
@@ -15,14 +15,14 @@ def run(shell: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=RUN_S, check=False)
 
 
-def test_without_streams_a_command_does_the_same_and_no_file_takes_their_numbers(tmp_path: Path) -> None:
+def test_without_streams_a_command_works_and_no_file_gets_their_descriptors(tmp_path: Path) -> None:
     done = run("keys create mine <&- >&- 2>&-", tmp_path)
     assert done.returncode == 0
     data = (tmp_path / "data" / "penstock.db").read_bytes()
-    assert data.startswith(b"SQLite format 3"), "nothing was printed into it"
+    assert data.startswith(b"SQLite format 3"), "the command printed nothing into the database file"
 
 
-def test_output_that_is_full_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_full_output_is_reported_in_one_sentence(tmp_path: Path) -> None:
     full = run("--version >/dev/full", tmp_path)
     assert (full.returncode, full.stderr.count("\n")) == (1, 1), full.stderr
     assert "standard output cannot be written to: No space left on device" in full.stderr

@@ -1,4 +1,4 @@
-"""Each tutorial runs as its page says, block after block in one shell, and prints the lines that the page shows."""
+"""Each tutorial's blocks run in one shell, in their order, and print the lines that the page shows."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _MARK = "=== block {} ==="
 
 
 def steps(page: str) -> list[tuple[str, list[str]]]:
-    """Each block that runs, with the lines that the page shows below it."""
+    """Return each block to run, with the lines that the page shows below it."""
     blocks: list[tuple[str, list[str]]] = []
     for language, text in _BLOCK.findall(page):
         if language == "sh":
@@ -40,7 +40,7 @@ def _pattern(line: str) -> re.Pattern[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A data folder whose sockets have short paths; its stack ends with the test."""
+    """A data folder with short paths for sockets. Its stack ends with the test."""
     path = short_folder()
     yield path
     Cli(path, tmp_path, environment(path)).kill_everything()
@@ -77,7 +77,7 @@ def test_a_tutorial_does_what_its_page_shows(name: str, tmp_path: Path, folder: 
             out, _ = shell.communicate(timeout=500)
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(shell.pid, signal.SIGKILL)  # with workers that a failed block left behind
+                os.killpg(shell.pid, signal.SIGKILL)  # including workers of a failed block
     logs = "".join(f"\n{log.name}: {log.read_text()[-2000:]}" for log in tmp_path.glob("*.log"))
     assert shell.returncode == 0, out + logs
     for number, (text, shown) in enumerate(blocks):

@@ -1,4 +1,4 @@
-"""The example with two instances of the gateway: `python examples/two_gateways.py`.
+"""The example with two gateways: `python examples/two_gateways.py`.
 
 Rule: docs/sources/nodes.md#tests.
 """
@@ -22,13 +22,13 @@ def test_a_job_goes_from_a_session_at_one_gateway_to_a_node_at_another(redis_url
         command, env=environment(short_folder()) | named, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    said = {
+    message = {
         name.strip(): words.strip() for name, _, words in (line.partition(": ") for line in done.stdout.splitlines())
     }
-    assert said["node"] == "node-1, connected to gateway-a"
-    assert said["session"] == "connected to gateway-b"
-    assert said["job"].endswith("RELEASED, ok, attempt 1")
-    assert said["answer"] == "of node-1, a vector of 1024 numbers"
+    assert message["node"] == "node-1, connected to gateway-a"
+    assert message["session"] == "connected to gateway-b"
+    assert message["job"].endswith("RELEASED, ok, attempt 1")
+    assert message["answer"] == "of node-1, a vector of 1024 numbers"
     assert done.stdout.count("Ended.") == 1, "every process has ended"
     with connect(redis_url) as client:
         assert not [key for key in client.scan_iter() if str(key).startswith("two-gateways:")]

@@ -1,4 +1,4 @@
-"""Python's way in as type checkers see it: the snippets of the docs, against the wheel."""
+"""The types of the Python interface: a type checker reads the snippets of the docs, against the wheel."""
 
 import re
 import subprocess
@@ -34,23 +34,23 @@ submit("report.pdf").wait().pages + ""
 
 
 def snippets() -> dict[str, str]:
-    """Blocks of Python that use Penstock, by a file's name for each."""
-    found = {}
+    """Return the docs' Python blocks that use Penstock, by file name."""
+    snippets_by_page = {}
     for page in PAGES:
         blocks = re.findall(
             r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
         )
-        ours = [block for block in blocks if re.search(r"^from (tasks|pipeline)\b", block, re.MULTILINE)]
-        found |= {f"{Path(page).stem.lower()}_{number}.py": block for number, block in enumerate(ours)}
-    return found
+        own_blocks = [block for block in blocks if re.search(r"^from (tasks|pipeline)\b", block, re.MULTILINE)]
+        snippets_by_page |= {f"{Path(page).stem.lower()}_{number}.py": block for number, block in enumerate(own_blocks)}
+    return snippets_by_page
 
 
 @pytest.mark.rotating
 @pytest.mark.slow
 def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(wheel: Installed, tmp_path: Path) -> None:
-    found = snippets()
-    assert {"readme_0.py", "python_0.py", "webhooks_0.py"} <= found.keys()
-    for name, text in {**found, "wrong.py": WRONG}.items():
+    snippets_by_page = snippets()
+    assert {"readme_0.py", "python_0.py", "webhooks_0.py"} <= snippets_by_page.keys()
+    for name, text in {**snippets_by_page, "wrong.py": WRONG}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     checked = subprocess.run(
         [
@@ -67,7 +67,7 @@ def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(whe
             "--no-error-summary",
             "--hide-error-context",
             "--no-color-output",
-            *found,
+            *snippets_by_page,
             "wrong.py",
         ],
         cwd=tmp_path,
@@ -75,7 +75,7 @@ def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(whe
         text=True,
         check=False,
     )
-    said = checked.stdout.splitlines()
-    assert not [line for line in said if not line.startswith("wrong.py:")], checked.stdout + checked.stderr
-    lines = [int(line.split(":")[1]) for line in said if ": error:" in line]
+    messages = checked.stdout.splitlines()
+    assert not [line for line in messages if not line.startswith("wrong.py:")], checked.stdout + checked.stderr
+    lines = [int(line.split(":")[1]) for line in messages if ": error:" in line]
     assert sorted(set(lines)) == list(range(5, 5 + WRONG.count("\n") - 4)), checked.stdout

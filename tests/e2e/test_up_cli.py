@@ -1,4 +1,4 @@
-"""`penstock up` and stacks that commands start: who starts, shares, ends and takes over what."""
+"""`penstock up` and stacks that commands start: their start, sharing, end and recovery."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ PAGES = 40
 
 @pytest.fixture
 def slow(provider: ProviderServer) -> ProviderServer:
-    """A provider that takes long enough to be interrupted."""
+    """A provider whose calls take long enough for an interruption."""
     provider.configure({"latency_s": 0.4})
     return provider
 
@@ -33,14 +33,14 @@ def start_up(cli: Cli) -> Running:
 
 
 def submit_to(cli: Cli, pages: int) -> None:
-    """A new document for the provider `ai`."""
+    """Submit a new document for the provider `ai`."""
     new_pdf(cli.cwd / "report.pdf", pages)
     program = "import sys; from tasks.documents import submit; submit(sys.argv[1], provider='ai')"
     assert cli.python(program, "report.pdf").code == 0
 
 
 def start_convert(cli: Cli, provider: ProviderServer, *arguments: str, pages: int = PAGES) -> Running:
-    """A `convert` in the middle of its pages."""
+    """Start a `convert` and wait until it is in the middle of its pages."""
     source = cli.cwd / "report.pdf"
     if not source.exists():
         new_pdf(source, pages)
@@ -51,9 +51,9 @@ def start_convert(cli: Cli, provider: ProviderServer, *arguments: str, pages: in
 
 
 def supervisor_of(cli: Cli) -> psutil.Process:
-    found = wait_until(lambda: cli.supervisor, 90, "the stack is up")
-    assert found is not None
-    return psutil.Process(found["pid"])
+    process = wait_until(lambda: cli.supervisor, 90, "the stack is up")
+    assert process is not None
+    return psutil.Process(process["pid"])
 
 
 def redis_servers(cli: Cli) -> list[int]:
@@ -61,7 +61,7 @@ def redis_servers(cli: Cli) -> list[int]:
 
 
 def test_ctrl_c_ends_up_in_order_and_gives_back_every_claim(alone: Cli, slow: ProviderServer) -> None:
-    slow.configure({"latency_s": 1})  # the end reaches everyone before the last page begins
+    slow.configure({"latency_s": 1})  # every process gets the signal before the last page starts
     up = start_up(alone)
     submit_to(alone, PAGES)
     assert slow.wait_for_calls(10, 90), up.output
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_up_in_order_and_gives_back_every_claim(alone: Cli, slow: Pr
     alone.wait_until_gone()
     assert alone.claims() == 0
     page = alone.run("documents", "show", alone.newest(), "--json").json()
-    assert page["completed_count"] == len(slow.records) < PAGES, "what was under way was finished, and paid for once"
+    assert page["completed_count"] == len(slow.records) < PAGES, "pages under way are finished and paid for once"
 
 
 def test_second_signal_does_not_wait_for_slow_pages(alone: Cli, provider: ProviderServer) -> None:
@@ -87,7 +87,7 @@ def test_second_signal_does_not_wait_for_slow_pages(alone: Cli, provider: Provid
     assert alone.claims() == 0
 
 
-def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServer) -> None:
+def test_interrupted_convert_continues_at_its_page(alone: Cli, slow: ProviderServer) -> None:
     (alone.cwd / "bad.pdf").write_text("no PDF")
     convert = start_convert(alone, slow, "bad.pdf")
     convert.wait_for("bad.pdf: REFUSED: bad.pdf is not of a supported type")
@@ -109,10 +109,10 @@ def test_killed_supervisor_is_replaced_while_convert_waits(alone: Cli, slow: Pro
     redis = redis_servers(alone)
     killed.kill()
     _, alive = psutil.wait_procs(children, timeout=120)
-    assert not alive, "children end by themselves"
+    assert not alive, "children end when the supervisor is killed"
     assert convert.wait() == 0, convert.output
-    assert len(slow.records) <= PAGES + 8, "at most what was under way was asked for again"
-    assert redis_servers(alone) in ([], redis), "the orphaned Redis was taken over"
+    assert len(slow.records) <= PAGES + 8, "only pages under way are requested twice"
+    assert redis_servers(alone) in ([], redis), "the command took over the orphaned Redis"
     alone.wait_until_gone()
 
 
@@ -130,14 +130,14 @@ def test_next_command_recovers_from_a_killed_stack(alone: Cli, slow: ProviderSer
     alone.wait_until_gone()
     assert alone.claims() == 0
     log = (alone.data_dir / "penstock.log").read_text().splitlines()
-    told = [line for line in log if "claims.given_back" in line]
-    assert told, "what the dead stack held was given back"
-    assert all("stuck={'PROCESSING': " in line and "worker=" in line for line in told), told
+    released = [line for line in log if "claims.given_back" in line]
+    assert released, "the claims of the dead stack are released"
+    assert all("stuck={'PROCESSING': " in line and "worker=" in line for line in released), released
     moved = [line for line in log if "state.changed" in line and "kind=document" in line]
     assert any("from=PROCESSING" in line and "to=READY_TO_MERGE" in line and "worker=ai@" in line for line in moved)
 
 
-def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderServer) -> None:
+def test_simultaneous_commands_share_one_stack(alone: Cli, slow: ProviderServer) -> None:
     for name in ("report.pdf", "other.pdf"):
         new_pdf(alone.cwd / name, 20)
     convert = ["convert", "--provider", "ai"]
@@ -153,8 +153,8 @@ def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderSer
     alone.wait_until_gone()
 
 
-def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli, slow: ProviderServer) -> None:
-    # Beside the others, a worker that captures: of `up` alone.
+def test_up_waits_for_a_commands_stack_and_later_commands_use_it(alone: Cli, slow: ProviderServer) -> None:
+    # Only `up` starts a worker that captures.
     captures = {
         "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]',
         "PENSTOCK_SCREENSHOTS__CAPTURE_INTERVAL_S": "1",
@@ -178,14 +178,14 @@ def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli,
     status = alone.run("status", "--json").json()
     assert status["documents"] == {"COMPLETED": 2}
     assert {worker.partition("@")[0] for worker in status["workers"]} == {"cpu", "ai", "control", "capture"}
-    told = alone.run("screenshots", "status", "--json").json()["capture"]
-    assert told["worker"].startswith("capture@"), told
-    assert "cannot capture the screens" in told["error"], "there is no display"
+    capture = alone.run("screenshots", "status", "--json").json()["capture"]
+    assert capture["worker"].startswith("capture@"), capture
+    assert "cannot capture the screens" in capture["error"], "there is no display"
     up.interrupt()
     assert up.wait() == 0
 
 
-def test_killed_child_is_started_again(alone: Cli) -> None:
+def test_killed_child_is_restarted(alone: Cli) -> None:
     up = start_up(alone.real())
     victim = next(child for child in psutil.Process(up.process.pid).children() if child.name() == "worker-cpu")
     redis = psutil.Process(redis_servers(alone)[0])
@@ -201,7 +201,7 @@ def test_killed_child_is_started_again(alone: Cli) -> None:
 
 @pytest.fixture
 def far(alone: Cli) -> Iterator[Cli]:
-    """Commands on a data folder whose path no URL and no socket address can hold."""
+    """Runs commands on a data folder whose path fits no URL and no socket address."""
     cli = alone.using(PENSTOCK_DATA_DIR=str(alone.data_dir / ("very long # 100% ü " * 6)))
     cli = replace(cli, data_dir=Path(cli.env["PENSTOCK_DATA_DIR"]))
     yield cli
@@ -214,7 +214,7 @@ def test_data_folder_may_have_any_name_and_length(far: Cli) -> None:
     assert result.code == 0, result.err
     socket = Settings(data_dir=far.data_dir).redis_socket
     assert far.data_dir not in socket.parents
-    assert socket.parent.stat().st_mode & 0o077 == 0, "nobody else gets at the socket"
+    assert socket.parent.stat().st_mode & 0o077 == 0, "no other user can reach the socket"
     assert socket.parent.stat().st_uid == os.getuid()
     far.wait_until_gone()
     socket.parent.rmdir()
@@ -225,16 +225,16 @@ def test_a_stack_whose_folder_is_deleted_ends_and_the_next_one_starts(alone: Cli
     new_pdf(cli.cwd / "report.pdf")
     assert cli.run("convert", "report.pdf").code == 0
     before = cli.processes()
-    assert len(before) > 3, "the stack is there for the next command"
+    assert len(before) > 3, "the stack serves the next command"
     shutil.rmtree(cli.data_dir)
-    again = cli.run("convert", "report.pdf", "--force")
-    assert again.code == 0, again.err
+    repeated = cli.run("convert", "report.pdf", "--force")
+    assert repeated.code == 0, repeated.err
     wait_until(lambda: not any(process.is_running() for process in before), 60, "the stack without a folder has ended")
-    assert cli.run("convert", "report.pdf", "--force").code == 0, "and has taken nothing of the next one with it"
+    assert cli.run("convert", "report.pdf", "--force").code == 0, "its end did not harm the next stack"
 
 
-def test_forked_processes_have_nothing_of_one_another(alone: Cli) -> None:
-    """What a process has open of the supervisor's or another's would be kept from closing, or be used by two."""
+def test_forked_processes_share_no_socket_or_file(alone: Cli) -> None:
+    """A process that inherits another's socket would keep it open, or both would use it."""
     up = start_up(alone.real())
     new_pdf(alone.cwd / "report.pdf")
     assert alone.run("convert", "report.pdf").code == 0
@@ -242,19 +242,19 @@ def test_forked_processes_have_nothing_of_one_another(alone: Cli) -> None:
     opened = {process: open_files(process) for process in [supervisor, *supervisor.children(recursive=True)]}
     names = Counter(process.name() for process in opened)
     assert {"worker-cpu": 3, "worker-control": 1, "worker-ai": 1, "beat": 1}.items() <= names.items(), names
-    owners = Counter(one for files in opened.values() for one in files if one.startswith("socket:"))
-    assert set(owners.values()) == {1}, "a socket is one process's"
+    owners = Counter(file for files in opened.values() for file in files if file.startswith("socket:"))
+    assert set(owners.values()) == {1}, "each socket belongs to one process"
     for process, files in opened.items():
         lifelines = opened[supervisor] & files - {"/dev/null"} if process != supervisor else set()
         streams = {str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in (0, 1, 2)}
-        assert lifelines <= streams, f"{process.name()} has of the supervisor's more than its standard streams"
+        assert lifelines <= streams, f"{process.name()} has inherited more than the supervisor's standard streams"
     up.interrupt()
     assert up.wait() == 0
 
 
 def open_files(process: psutil.Process) -> set[str]:
-    found = set()
+    opened = set()
     for file in Path(f"/proc/{process.pid}/fd").iterdir():
-        with suppress(OSError):  # closed just now
-            found.add(str(file.readlink()))
-    return found
+        with suppress(OSError):  # closed in between
+            opened.add(str(file.readlink()))
+    return opened

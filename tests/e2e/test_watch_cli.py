@@ -1,4 +1,4 @@
-"""`penstock watch`: an inbox whose files it converts, also after it was killed."""
+"""`penstock watch`: it converts the files of an inbox, also after a kill."""
 
 import signal
 from pathlib import Path
@@ -15,7 +15,7 @@ def end(watching: Running) -> str:
     return watching.output.splitlines()[-1]
 
 
-def test_files_are_converted_as_they_come_and_change(cli: Cli) -> None:
+def test_new_and_changed_files_are_converted(cli: Cli) -> None:
     inbox, results = cli.cwd / "in", cli.cwd / "out"
     (inbox / "moved").mkdir(parents=True)
     new_pdf(inbox / "there.pdf")
@@ -44,7 +44,7 @@ def test_files_are_converted_as_they_come_and_change(cli: Cli) -> None:
     assert "This is page 2" in (results / "there.md").read_text()
 
 
-def test_killed_inbox_goes_on_where_it_stopped_and_pays_for_nothing_twice(cli: Cli, provider: ProviderServer) -> None:
+def test_a_killed_inbox_continues_and_pays_for_no_page_twice(cli: Cli, provider: ProviderServer) -> None:
     inbox = cli.cwd / "in"
     inbox.mkdir()
     new_pdf(inbox / "done.pdf")
@@ -56,9 +56,9 @@ def test_killed_inbox_goes_on_where_it_stopped_and_pays_for_nothing_twice(cli: C
     watching.process.send_signal(signal.SIGKILL)
     watching.wait()
     new_pdf(inbox / "missed.pdf")
-    again = cli.start(*WATCH, "--provider", "ai")
-    again.wait_for("in/half.pdf → out/half.md (3 pages)")
-    again.wait_for("in/missed.pdf → out/missed.md")
-    assert end(again) == "2 written, 1 up to date."
+    restarted = cli.start(*WATCH, "--provider", "ai")
+    restarted.wait_for("in/half.pdf → out/half.md (3 pages)")
+    restarted.wait_for("in/missed.pdf → out/missed.md")
+    assert end(restarted) == "2 written, 1 up to date."
     assert len(provider.records) == 5
     assert {path.name for path in Path(cli.cwd, "out").glob("*.md")} == {"done.md", "half.md", "missed.md"}

@@ -16,25 +16,25 @@ QUICK = {
     "PENSTOCK_PRESENCE_TTL_S": "3",
     "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
 }
-"""How soon a dead worker is missed and its work found."""
+"""Settings that shorten the time until a dead worker is missed and its work is launched."""
 
 
 @pytest.fixture
 def provider() -> Iterator[ProviderServer]:
-    """Slow enough that a document of 20 pages can be hit in its middle."""
+    """A latency that lets tests hit a document of 20 pages in its middle."""
     with ProviderServer(latency_s=0.3, api_key=KEY) as server:
         yield server
 
 
 @pytest.fixture
 def extra_env(request: pytest.FixtureRequest) -> dict[str, str]:
-    """What `@settings(…)` names."""
+    """Further settings, from `@settings(…)`."""
     return getattr(request, "param", {})
 
 
 @pytest.fixture
 def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[str, str]:
-    """Faster than the defaults, so that tests are short: the defaults have a test of their own."""
+    """Shorter times than the defaults, which have a test of their own."""
     return {
         "PENSTOCK_PROVIDER": "test",
         "PENSTOCK_PROVIDERS__TEST__BASE_URL": provider.base_url,
@@ -53,7 +53,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
 
 @pytest.fixture
 def stack(data_dir: Path, context: Context, settings_env: dict[str, str]) -> Iterator[Stack]:
-    """Nothing runs yet: `start` what the test needs."""
+    """A stack without processes. The test starts those that it needs."""
     settings = context.settings
     with Stack(data_dir, settings.database_url, settings.redis_url, **settings_env) as stack:
         yield stack
@@ -61,5 +61,5 @@ def stack(data_dir: Path, context: Context, settings_env: dict[str, str]) -> Ite
 
 @pytest.fixture
 def flow(context: Context, provider: ProviderServer, data_dir: Path) -> Flow:
-    """The documents flow as a test sees it."""
+    """Helpers for the documents flow."""
     return Flow(context, provider, data_dir)

@@ -1,4 +1,4 @@
-"""The documents flow as a test of faults sees it: documents to submit, rows to look at, promises to check."""
+"""The documents flow for fault tests: submits documents, reads rows and checks promises."""
 
 import hashlib
 from collections import Counter
@@ -22,13 +22,13 @@ from tests.support.samples import Sheet, pdf_bytes, shown
 from tests.support.waiting import wait_until
 
 DONE_S = 180
-"""How long a document may take, with whatever recovery it needs."""
+"""The time limit of a document, with recovery."""
 START_S = 120
-"""How long a fleet may take to start and split a document, on a busy machine."""
+"""The time limit for a fleet to start and split a document on a busy machine."""
 
 
 def settings(**values: str) -> pytest.MarkDecorator:
-    """Run the test with these settings, named without their prefix."""
+    """Run the test with these settings, whose names have no prefix."""
     return pytest.mark.parametrize(
         "extra_env", [{f"PENSTOCK_{name}": value for name, value in values.items()}], indirect=True, ids=["own"]
     )
@@ -40,25 +40,25 @@ POSTGRESQL = pytest.mark.parametrize("database_url", ["postgresql"], indirect=Tr
 
 @dataclass(frozen=True)
 class Flow:
-    """What a test does with documents and the provider."""
+    """Acts of a test on documents and the provider."""
 
     context: Context
     provider: ProviderServer
     folder: Path
 
     def sample(self, pages: int, name: str = "sample.pdf") -> Path:
-        """A PDF whose pages differ, also as small pictures."""
+        """Return a PDF whose pages differ, also as small pictures."""
         path = self.folder / name
         sheets = [Sheet(shown(f"{name[:6]} {number}", 30, 400, 90)) for number in range(1, pages + 1)]
         path.write_bytes(pdf_bytes(sheets))
         return path
 
     def submit(self, pages: int, name: str = "sample.pdf", provider: str = "") -> str:
-        """Submit a sample, as a user would; its id."""
+        """Submit a sample as a user does; return its id."""
         return documents.submit(self.sample(pages, name), provider=provider).id
 
     def submit_without_launch(self, pages: int, name: str = "sample.pdf") -> str:
-        """A row without a message."""
+        """Insert a document without sending its message; return its id."""
         return submission.submit(self.context, self.sample(pages, name), Options()).id
 
     def document(self, document_id: str) -> DocumentView:
@@ -68,12 +68,12 @@ class Flow:
         return queries.pages(self.context, document_id, status=status)
 
     def held(self, document_id: str, worker_prefix: str = "") -> set[int]:
-        """Pages that are claimed, by a worker whose id begins with `worker_prefix`."""
+        """Return the pages claimed by workers whose id begins with `worker_prefix`."""
         under_way = self.pages(document_id, PageStatus.PROCESSING)
         return {page.page for page in under_way if (page.worker_id or "").startswith(worker_prefix)}
 
     def wait_for_calls(self, count: int) -> None:
-        """Wait until the provider has seen so many calls."""
+        """Wait until the provider has received this many calls."""
         assert self.provider.wait_for_calls(count, START_S), f"only {len(self.provider.records)} calls came in"
 
     def wait_for_status(
@@ -88,22 +88,22 @@ class Flow:
         return self.document(document_id)
 
     def summary(self, document_id: str) -> dict[str, int]:
-        """Pages by state."""
+        """Count pages by state."""
         return dict(Counter(page.status.name for page in self.pages(document_id)))
 
     def images(self, document_id: str) -> dict[str, int]:
-        """Page by the hash of its picture, as the provider's records name it; while the document is converted."""
+        """Return pages by the hash of their picture, which the provider records, while the document is converted."""
         query = select(PAGES.c.page, PAGES.c.image_path).where(PAGES.c.document_id == document_id)
         with self.context.db.read() as session:
             rows = session.execute(query).all()
         return {hashlib.sha256(Path(row.image_path).read_bytes()).hexdigest(): row.page for row in rows}
 
     def calls(self, images: dict[str, int]) -> Counter[int]:
-        """Calls that the provider saw for each page."""
+        """Count the provider's calls for each page."""
         return Counter(images[record.image_sha256] for record in self.provider.records)
 
     def assert_exactly_once(self, document_id: str) -> None:
-        """Every page is COMPLETED, by one effective attempt, whose text is the page's; the merged file has each."""
+        """Check that one effective attempt completed each page with its text, and the merged file has all texts."""
         document = self.document(document_id)
         pages = self.pages(document_id)
         attempts = queries.attempts(self.context, document_id)
@@ -118,13 +118,13 @@ class Flow:
             assert merged.count(f"<!-- Page {page.page} -->\n\n{page.content.strip()}") == 1
 
     def cut_connections(self) -> None:
-        """Have Redis end every connection but the test's own."""
+        """Make Redis close all connections except the test's."""
         for client in self.context.redis.client_list():
             if client["cmd"] != "client|list":
                 self.context.redis.client_kill_filter(_id=client["id"], skipme=True)
 
     def wait_until_quiet(self) -> None:
-        """Wait until no call is under way and no message waits or is worked on."""
+        """Wait until no call is under way and no message waits or runs."""
         wait_until(self._is_quiet, START_S, "all is quiet")
 
     def _is_quiet(self) -> bool:
@@ -132,9 +132,9 @@ class Flow:
         messages = redis.llen("vision.test") + redis.llen(CPU) + redis.llen("control") + redis.hlen("unacked")
         return not messages and not self.provider.stats(records=False)["under_way"]
 
-    def assert_paid_once(self, images: dict[str, int], again: AbstractSet[int] = frozenset()) -> None:
-        """The provider was called once for each page, but for those `again` that were under way at the fault."""
+    def assert_paid_once(self, images: dict[str, int], repeated: AbstractSet[int] = frozenset()) -> None:
+        """Check that each page cost one call, except pages of `repeated`, which were under way at the fault."""
         calls = self.calls(images)
         assert set(calls) == set(images.values())
-        assert {page for page, count in calls.items() if count > 1} <= again
+        assert {page for page, count in calls.items() if count > 1} <= repeated
         assert max(calls.values()) <= 2

@@ -1,4 +1,4 @@
-"""Office files, books and archives that unpack to too much, or whose XML does; and texts that are slow to read."""
+"""Office files, books and archives that unpack to too much, or whose XML expands; and texts that are slow to read."""
 
 import io
 import json
@@ -17,7 +17,7 @@ LAUGHS = (
     + "".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(12))
     + "]>"
 )
-"""Entities of entities: 10 ** 12 of the first."""
+"""Nested entities, which expand to 10 ** 12 copies of the first."""
 FOREIGN = (
     '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY m SYSTEM "file:///etc/passwd">'
     '<!ENTITY % r SYSTEM "http://127.0.0.1:9/x"> %r;]>'
@@ -45,7 +45,7 @@ def packed(parts: Mapping[str, str | bytes]) -> bytes:
 
 
 def docx(body: str | bytes, head: str = "", **further: str | bytes) -> Callable[[Path], object]:
-    """A Word file with this body."""
+    """Return a Word file with this body."""
     opened, closed = f'{head}<w:document xmlns:w="{_WORD}"><w:body>', "</w:body></w:document>"
     whole = body if isinstance(body, bytes) else (opened + body + closed)
     part = "word/document.xml"
@@ -59,7 +59,7 @@ def docx(body: str | bytes, head: str = "", **further: str | bytes) -> Callable[
 
 
 def xlsx(sheet: str, strings: str = "") -> Callable[[Path], object]:
-    """A workbook with this sheet."""
+    """Return a workbook with this sheet."""
     main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
     there = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     listed = '<sheets><sheet name="a" sheetId="1" r:id="r1"/></sheets>'
@@ -82,7 +82,7 @@ def _text(words: str) -> str:
 
 
 def _overlapping(path: Path, entries: int = 5000) -> None:
-    """An archive whose entries are all the same 16 MB."""
+    """Write an archive whose entries are all the same 16 MB."""
     data = packed({"word/a.xml": b"\0" * 16 * MB})
     central = data.index(b"PK\1\2")
     end = data.index(b"PK\5\6")
@@ -92,7 +92,7 @@ def _overlapping(path: Path, entries: int = 5000) -> None:
 
 
 def _climbing(path: Path) -> None:
-    """An archive whose entries would be unpacked elsewhere."""
+    """Write an archive whose entries lead to other folders."""
     docx(_text("climbing"), **{"../../../../tmp/climbed.txt": "x", "/etc/climbed": "x", "C:\\climbed": "x"})(path)
 
 
@@ -117,7 +117,7 @@ def _epub(chapter: str, container: str = "OEBPS/content.opf", target: str = "a.x
 
 
 def _lies(path: Path) -> None:
-    """An entry that says it has 10 bytes and unpacks to 16 MB."""
+    """Write an entry that declares 10 bytes and unpacks to 16 MB."""
     data = bytearray(packed({"[Content_Types].xml": "x", "word/document.xml": b"\0" * 16 * MB}))
     for mark, offset in ((b"PK\3\4", 22), (b"PK\1\2", 24)):
         at = data.rindex(mark) + offset

@@ -29,12 +29,12 @@ LIMITS = {
     "PENSTOCK_API__HEAD_TIMEOUT_S": "2",
     "PENSTOCK_API__IDLE_TIMEOUT_S": "2",
 }
-"""Limits that bombs run into soon."""
+"""Low limits, which bombs reach soon."""
 
 
 @dataclass
 class Arena:
-    """The stack's command line in the folder `work`, and what is around it."""
+    """The stack's command line in the folder `work`, and the files around it."""
 
     root: Path
     cli: Cli
@@ -42,7 +42,7 @@ class Arena:
     peak: dict[str, int] = field(default_factory=dict)
     """The largest memory of each kind of process of the stack, in bytes."""
     calm: dict[str, int] = field(default_factory=dict)
-    """The memory of each process after it had worked on something good."""
+    """The memory of each process after work on a good file."""
     before: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -54,7 +54,7 @@ class Arena:
         return self.root / "outside"
 
     def folder(self, name: str) -> Path:
-        """A new folder below `work`."""
+        """Create a folder below `work`."""
         path = self.work / name
         path.mkdir()
         return path
@@ -63,42 +63,42 @@ class Arena:
         return self.cli.at(folder)
 
     def page_errors(self) -> dict[str, str]:
-        """By document, why a page of it failed."""
+        """Return the error of a failed page by document."""
         with closing(sqlite3.connect(self.root / "data" / "penstock.db")) as database:
             return dict(database.execute("SELECT document_id, error FROM pages WHERE error IS NOT NULL"))
 
     def snapshot(self) -> dict[str, str]:
-        """What is around the data folder and the folder `work`: modes, times of change and contents."""
-        found = {}
+        """Return modes, times of change and contents of all files around the data folder and the folder `work`."""
+        files = {}
         for parent, folders, names in os.walk(self.root):
             if Path(parent) == self.root:
                 folders[:] = [name for name in folders if name not in {"data", "work"}]
                 names = [name for name in names if not name.startswith("output-")]  # noqa: PLW2901
-            # A folder that Python's and Celery's pools make for themselves, and remove at their end.
+            # A temporary folder of Python's and Celery's pools.
             folders[:] = [name for name in folders if not (Path(parent).name == "tmp" and name.startswith("pymp-"))]
             for name in [*folders, *names]:
                 path = Path(parent, name)
                 status = path.lstat()
                 content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-                found[str(path.relative_to(self.root))] = f"{status.st_mode:o} {content}"
-        return found
+                files[str(path.relative_to(self.root))] = f"{status.st_mode:o} {content}"
+        return files
 
     def touched(self) -> list[tuple[str, str]]:
-        """What is around the data folder and was not before, or is not as it was."""
+        """Return the new and changed files around the data folder."""
         return sorted(self.snapshot().items() ^ self.before.items())
 
     def memory(self) -> dict[str, int]:
-        """The memory of each process, in bytes, by kind."""
-        found: dict[str, int] = {}
+        """Return the memory of each process in bytes, by kind."""
+        sizes: dict[str, int] = {}
         for process in self.cli.processes():
             with suppress(psutil.Error):
-                found[f"{_role(process)} {process.pid}"] = process.memory_info().rss
-        return found
+                sizes[f"{_role(process)} {process.pid}"] = process.memory_info().rss
+        return sizes
 
     def watch(self, stop: threading.Event) -> None:
         while not stop.wait(_OFTEN_S):
-            for who, size in self.memory().items():
-                role = who.rpartition(" ")[0]
+            for name, size in self.memory().items():
+                role = name.rpartition(" ")[0]
                 self.peak[role] = max(self.peak.get(role, 0), size)
 
 
@@ -114,7 +114,7 @@ def _role(process: psutil.Process) -> str:
 
 @contextmanager
 def opened(root: Path, base_url: str) -> Iterator[Arena]:
-    """A stack below `root`, which others may enter, as they may most folders."""
+    """Run a stack below `root`, a folder that other users may enter."""
     root.chmod(0o755)
     for name in ("home", "tmp", "outside", "work", "data"):
         (root / name).mkdir(mode=0o755)

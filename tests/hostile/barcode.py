@@ -1,4 +1,4 @@
-"""Pictures that carry a number, so that a provider knows which page it is shown."""
+"""Pictures that carry a number, so that a provider knows the page."""
 
 import base64
 import io
@@ -12,7 +12,7 @@ _BAR = 60
 
 
 def picture(number: int) -> Image.Image:
-    """A white picture with `number` in its upper half: a black bar for each 1 in it, after a first black bar."""
+    """Return a white picture with `number` in its upper half: a black bar for each 1 bit, after a first black bar."""
     image = Image.new("RGB", (_BAR * (BITS + 2), 400), "white")
     draw = ImageDraw.Draw(image)
     for place, bit in enumerate(f"1{number:0{BITS}b}"):
@@ -22,7 +22,7 @@ def picture(number: int) -> Image.Image:
 
 
 def read(record: Record) -> int:
-    """The number in the picture of a call."""
+    """Return the number in the picture of a call."""
     parts = [
         part
         for message in record.body["messages"]

@@ -12,15 +12,15 @@ from tests.support.provider_server import ProviderServer
 
 @pytest.fixture(scope="module")
 def harmful_provider() -> Iterator[ProviderServer]:
-    """The AI service that the stack knows as `ai`."""
+    """The AI service that the stack has as the provider `ai`."""
     with ProviderServer(api_key="secret-key") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def arena(harmful_provider: ProviderServer) -> Iterator[Arena]:
-    """A running stack, for all hostile inputs. It ends with them, since it looks at all processes again and again."""
-    session_folder().chmod(0o711)  # as `/tmp` is: it is the data folder that keeps others out
+    """A running stack for all hostile inputs. It ends after them, since it inspects all processes repeatedly."""
+    session_folder().chmod(0o711)  # like `/tmp`: only the data folder itself is private
     root = short_folder()
     try:
         with opened(root, harmful_provider.base_url) as arena:

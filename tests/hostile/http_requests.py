@@ -1,4 +1,4 @@
-"""Requests that mean harm, as bytes on a connection."""
+"""Hostile requests, as bytes on a connection."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ _HEAD = "Host: 127.0.0.1\r\nConnection: close\r\n"
 
 @dataclass(frozen=True)
 class Request:
-    """A request. `statuses`: the allowed answers; 0: the server closes the connection."""
+    """A hostile request. `statuses`: the allowed answers; 0: the server closes the connection."""
 
     name: str
     data: bytes

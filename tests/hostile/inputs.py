@@ -1,4 +1,4 @@
-"""What a hostile input is: a name, a few lines that make it, and what must be said about it."""
+"""A hostile input: its name, a few lines that write it, and the outcome that Penstock must report."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,27 +9,27 @@ from tests.support.cli import Result
 from tests.support.rotation import Rotation
 
 COMMANDING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What commands a terminal or turns its text round."""
+"""Characters that control a terminal or reverse its text."""
 
 ANY_END = r"COMPLETED|FAILED|REFUSED|PARTIAL_FAILED"
-"""Of what may be converted or refused, as long as it ends."""
+"""The outcome of an input that may be converted or refused."""
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """A file that means harm. `make` writes it to the path that it is given.
+    """A hostile file. `make` writes it to a path.
 
-    `said`: a pattern that its state and its error match, `STATE: error`. It ends as one row, whatever becomes of it.
+    `said`: a pattern for `STATE: error` of its row. Each input ends as one row, with any outcome.
     """
 
     name: str
     make: Callable[[Path], object]
     said: str = ANY_END
     pinned: bool = False
-    """Tried in every run: it has found a fault, or stands for its kind."""
+    """Part of every run: it once found a fault, or represents its kind."""
 
     def judge(self, state: str, error: str | None) -> str:
-        """What is wrong with this end; empty if nothing is."""
+        """Return the fault of this end; empty without a fault."""
         ended = f"{state}: {error or ''}"
         if re.search(self.said, ended, re.DOTALL):
             return ""
@@ -37,38 +37,43 @@ class Hostile:
 
 
 def written(data: bytes | Callable[[], bytes]) -> Callable[[Path], object]:
-    """A maker of a file with these bytes.
+    """Return a function that writes a file with these bytes.
 
-    What takes long to make is a function: every worker of pytest-xdist imports these modules, and one runs the tests.
+    Bytes that take long to make come from a function, since every worker of pytest-xdist imports these modules.
     """
     return lambda path: path.write_bytes(data() if callable(data) else data)
 
 
-def made(inputs: Iterable[Hostile], folder: Path, rotation: Rotation) -> list[Hostile]:
-    """Those of the inputs that are due, written to the folder."""
-    found = rotation.of(inputs)
-    for one in found:
-        one.make(folder / one.name)
-    return found
+def write_inputs(inputs: Iterable[Hostile], folder: Path, rotation: Rotation) -> list[Hostile]:
+    """Write this run's inputs to the folder and return them."""
+    chosen = rotation.of(inputs)
+    for hostile in chosen:
+        hostile.make(folder / hostile.name)
+    return chosen
 
 
 def assert_calm(result: Result, *codes: int) -> None:
-    """It ended by itself with one of these codes, in words, without a command for a terminal."""
+    """Check that a command ended with one of these codes and plain words, without commands for a terminal."""
     assert not (problem := uneasy(result, *codes)), problem
 
 
 def uneasy(result: Result, *codes: int) -> str:
-    """What is not calm about the end of a command; empty if all is."""
-    said = result.out + result.err
-    if "Traceback" in said:
-        return f"a traceback: …{said[-1500:]}"
+    """Return the fault of a command's end; empty without a fault."""
+    output = result.out + result.err
+    if "Traceback" in output:
+        return f"a traceback: …{output[-1500:]}"
     if result.code not in codes:
-        return f"exit code {result.code}: …{said[-1500:]}"
-    found = COMMANDING.search(said)
-    return f"commands for a terminal: {said[max(0, found.start() - 100) : found.end() + 100]!a}" if found else ""
+        return f"exit code {result.code}: …{output[-1500:]}"
+    command = COMMANDING.search(output)
+    return (
+        f"commands for a terminal: {output[max(0, command.start() - 100) : command.end() + 100]!a}" if command else ""
+    )
 
 
 def judged(inputs: Sequence[Hostile], ends: dict[str, tuple[str, str | None]]) -> None:
-    """Every input ended, and as it must."""
-    wrong = [one.judge(*ends[one.name]) if one.name in ends else f"{one.name} did not end" for one in inputs]
+    """Check that every input ended with an allowed outcome."""
+    wrong = [
+        hostile.judge(*ends[hostile.name]) if hostile.name in ends else f"{hostile.name} did not end"
+        for hostile in inputs
+    ]
     assert not list(filter(None, wrong)), "\n".join(filter(None, wrong))

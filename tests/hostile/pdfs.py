@@ -1,4 +1,4 @@
-"""PDFs that take memory or time, crash parsers, lie about themselves, or want something done."""
+"""PDFs that take memory or time, crash parsers, declare false sizes, or request actions."""
 
 import zlib
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from tests.support.samples import Sheet, encrypted_pdf, pdf_bytes, shown, text_p
 
 REFUSED = "REFUSED: "
 BOUNDED = r"(FAILED|REFUSED): .*(memory|MB|takes more|takes too|crashed|damaged|too large|too many|cut off)"
-"""Ended by a limit, whose name it gives."""
+"""The outcome of an input that a limit ends, with the name of the limit."""
 MB = 2**20
 
 
@@ -33,12 +33,12 @@ def _packed(data: bytes, entries: str = "", rounds: int = 1) -> bytes:
 
 
 def _drawn(stream: bytes, extra: str = "") -> Callable[[Path], object]:
-    """A page whose content is this stream object."""
+    """Return a page whose content is this stream object."""
     return _page(b"", stream, extra="/Contents {0} 0 R" + extra)
 
 
 def _content(make: Callable[[], bytes], rounds: int = 1) -> Callable[[Path], object]:
-    """A page whose packed content is made when the file is: see `written`."""
+    """Return a page whose packed content is made while the file is written: see `written`."""
 
     def make_file(path: Path) -> None:
         _drawn(_packed(make(), rounds=rounds))(path)
@@ -47,7 +47,7 @@ def _content(make: Callable[[], bytes], rounds: int = 1) -> Callable[[Path], obj
 
 
 def nested_forms(levels: int, width: int = 10) -> Callable[[Path], object]:
-    """Forms that each draw the next one `width` times: `width ** levels` drawings."""
+    """Return forms that each draw the next form `width` times: `width ** levels` drawings."""
     objects = [_form(b"/X Do " * width, f"/XObject<</X {6 + level} 0 R>>") for level in range(levels - 1)]
     objects.append(_form(b"0 0 m 9 9 l S " * width))
     return _page(b"/X Do", *objects, extra="/Resources<</XObject<</X {0} 0 R>>>>")
@@ -80,7 +80,7 @@ def _many_annotations(path: Path) -> None:
 
 
 def _type3_font() -> Callable[[Path], object]:
-    """A font whose only letter is drawn with the font itself."""
+    """Return a font whose only letter uses the font itself."""
     glyph = _stream(b"1000 0 d0 BT /F9 1 Tf (aaaaaaaaaa) Tj ET", "")
     font = (
         b"<</Type/Font/Subtype/Type3/FontBBox[0 0 9 9]/FontMatrix[1 0 0 1 0 0]/FirstChar 97/LastChar 97/Widths[9]"
@@ -90,7 +90,7 @@ def _type3_font() -> Callable[[Path], object]:
 
 
 def _unicode_map() -> Callable[[Path], object]:
-    """Every code of a font stands for 512 characters."""
+    """Return a font whose codes each stand for 512 characters."""
     ranges = b"".join(b"<%02x> <%02x> <%s>\n" % (code, code, b"d83d" * 256) for code in range(256))
     cmap = b"/CIDInit /ProcSet findresource begin begincmap 256 beginbfrange\n" + ranges + b"endbfrange endcmap"
     font = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/ToUnicode 5 0 R>>"
@@ -102,7 +102,7 @@ _HARMFUL_TEXT = "\x1b]0;owned\x07 \x9b31m <script>alert(1)</script> ![x](http://
 
 
 def _active(path: Path) -> None:
-    """A document that would run a program and a script, open a file and send a form when opened."""
+    """Return a document that asks its reader to run a program and a script, open a file and send a form."""
     actions = (
         b"<</S/JavaScript/JS(app.launchURL\\('http://127.0.0.1:9'\\))/Next<</S/Launch/F(/bin/touch)/Next"
         b"<</S/GoToR/F(/etc/passwd)/Next<</S/SubmitForm/F(http://127.0.0.1:9)>>>>>>>>"

@@ -26,7 +26,7 @@ def _png(width: int, height: int, depth: int, colour: int, data: bytes, *further
 
 
 def _rows(width_bytes: int, height: int) -> bytes:
-    """Packed rows of zeros, in little memory."""
+    """Pack rows of zeros with little memory."""
     packer, row = zlib.compressobj(9), b"\0" * (width_bytes + 1)
     return b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
 
@@ -36,7 +36,7 @@ _SEEN = _chunk(b"tRNS", b"\x80" * 256)
 
 
 def _palette(path: Path) -> None:
-    """88 KB that are 90 million pixels; with transparency they become 360 MB, and the copy of them again."""
+    """Return 88 KB of 90 million pixels. With transparency they become 360 MB, and so does their copy."""
     path.write_bytes(_png(9400, 9400, 8, 3, _rows(9400, 9400), _PALETTE, _SEEN))
 
 
@@ -47,8 +47,8 @@ def _jpeg(width: int, height: int, **options: object) -> bytes:
 
 
 def many_scans(path: Path, scans: int = 3_000, size: int = 2000) -> None:
-    """A progressive JPEG that repeats its smallest scan, each of which passes over all of the picture: seconds of
-    work. Those that take minutes are tests of the reader, which ends them."""
+    """Return a progressive JPEG that repeats its smallest scan. Each scan passes over the whole picture: seconds of
+    work. The reader's own tests have JPEGs that take minutes."""
     data = bytearray(_jpeg(64, 64, progressive=True))
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", size, size)
@@ -57,7 +57,7 @@ def many_scans(path: Path, scans: int = 3_000, size: int = 2000) -> None:
 
 
 def _resized(width: int, height: int) -> bytes:
-    """A small JPEG that says it is large."""
+    """Return a small JPEG that declares a large size."""
     data = bytearray(_jpeg(64, 64))
     frame = data.index(b"\xff\xc0")
     data[frame + 5 : frame + 9] = struct.pack(">HH", height, width)
@@ -71,7 +71,7 @@ def _saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def _tiff(entries: list[tuple[int, int, int, int]], following: int = 0, tail: bytes = b"") -> bytes:
-    """One directory of entries (tag, type, count, value)."""
+    """Return a directory of entries (tag, type, count, value)."""
     body = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
     return b"II*\0" + struct.pack("<I", 8) + body + struct.pack("<I", following) + tail
 
@@ -92,7 +92,7 @@ def _packed_tiff() -> bytes:
 
 
 def _tiff_frames(count: int) -> bytes:
-    """A TIFF of `count` frames of one pixel."""
+    """Return a TIFF of `count` frames of one pixel."""
     size = 2 + 10 * 12 + 4
     out = bytearray(b"II*\0" + struct.pack("<I", 8))
     for number in range(count):
@@ -107,13 +107,13 @@ _GIF_FRAME = b",\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0"
 
 
 def _texts(path: Path) -> None:
-    """A PNG whose remarks unpack to 200 MB."""
+    """Return a PNG whose comments unpack to 200 MB."""
     text = b"a\0\0" + zlib.compress(b"\x1b" * 4 * MB, 9)
     path.write_bytes(_png(8, 8, 8, 0, _rows(8, 8), *[_chunk(b"zTXt", text)] * 50))
 
 
 def _profile() -> bytes:
-    """A PNG whose colour profile unpacks to 64 MB."""
+    """Return a PNG whose colour profile unpacks to 64 MB."""
     profile = _chunk(b"iCCP", b"x\0\0" + zlib.compress(b"\0" * 64 * MB, 9))
     return _png(8, 8, 8, 0, _rows(8, 8), profile)
 
@@ -176,7 +176,7 @@ PICTURES = [
     Hostile("photoshop.png", written(b"8BPS\0\1" + b"\0" * 6 + b"\0\3\0\0\xff\xff\0\0\xff\xff\0\x08\0\3"), _REFUSED),
     Hostile("nothing.png", written(b""), _REFUSED),
 ]
-"""For documents and for screenshots."""
+"""Pictures for documents and screenshots."""
 
 FRAMES = [
     Hostile(
@@ -206,4 +206,4 @@ FRAMES = [
         _BOUNDED,
     ),
 ]
-"""Of types that only screenshots have."""
+"""Pictures of types that only screenshots accept."""

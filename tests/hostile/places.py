@@ -67,7 +67,7 @@ TRAPS = [
     Trap("a folder", lambda path, _: path.mkdir()),
     Trap("a terabyte of nothing", _sparse),
 ]
-"""Each under the name of an input, such as `x.pdf`: a reader must neither block nor read without end."""
+"""Special files with names of inputs, such as `x.pdf`: a reader must neither block nor read without end."""
 
 IN_FOLDERS = [
     Trap("a link to a file outside", lambda path, outside: path.symlink_to(outside / f"secret{path.suffix}")),
@@ -100,7 +100,7 @@ PREPARED = [
     Trap("a manifest of paths", _manifest(json.dumps({"pictures": ["../../secret.md"], "output": "../secret.md"}))),
     Trap("pictures of somebody", _beside(".pictures", _text("mine"))),
 ]
-"""What lies where a result, its manifest or its pictures would be written."""
+"""Entries at the paths of a result, its manifest or its pictures."""
 
 _LONG = "/" + "a" * 5_000
 
@@ -139,7 +139,7 @@ SETTINGS: dict[str, tuple[dict[str, str], str]] = {
     "a name of colours": ({f"PENSTOCK_{MARK}": "1"}, "PENSTOCK_"),
     "lists in lists": ({"PENSTOCK_SCREENSHOTS__EXCLUDED_APPS": "[" * 50_000}, "EXCLUDED_APPS"),
 }
-"""Variables, and what `penstock status` says of them; it never says the password."""
+"""Variables, and a pattern for `penstock status`, which never shows the password."""
 
 HARMLESS: dict[str, dict[str, str]] = {
     "modules of the folder": {"PYTHONPATH": ".", "PYTHONSTARTUP": "tasks.py", "PYTHONSAFEPATH": ""},
@@ -153,7 +153,7 @@ HARMLESS: dict[str, dict[str, str]] = {
     },
     "Celery's own": {"CELERY_BROKER_URL": "redis://127.0.0.1:1", "CELERY_CONFIG_MODULE": "os", "CELERY_LOADER": "x"},
 }
-"""Variables that are not ours, in spite of which `penstock status` works."""
+"""Variables of other programs, with which `penstock status` works."""
 
 AS_ANOTHER_USER = {
     "list the data folder": "os.listdir(data)",
@@ -165,4 +165,4 @@ AS_ANOTHER_USER = {
     "connect to Redis": "connect(redis)",
     "read results": "open(next(filter(os.path.isfile, glob.glob(data + '/**', recursive=True)), data))",
 }
-"""Python, each of which must raise `OSError` in a process of another user; `data`: the folder."""
+"""Python expressions that must raise `OSError` in a process of another user. `data`: the data folder."""

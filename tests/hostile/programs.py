@@ -1,4 +1,4 @@
-"""Python programs that the collection runs: a user's, and an attacker's."""
+"""Python programs of the collection: a user's and an attacker's."""
 
 import glob
 import os
@@ -40,13 +40,13 @@ for name, text in json.load(sys.stdin).items():
             wrong.append(f"{called}({name}) raises {type(error).__name__}: {ascii(str(error)[:200])}")
 print("\\n".join(wrong))
 """
-"""Asks every call of the Python API for every string that it is given, and prints what goes wrong."""
+"""Passes every given string to every call of the Python API, and prints the faults."""
 
 NOBODY = 65_534
 
 
 def as_nobody(act: str, names: dict[str, str]) -> bool:
-    """Whether a Python expression works for another user, in a forked process, rather than raising `OSError`."""
+    """Whether a Python expression succeeds in a forked process of another user instead of raising `OSError`."""
     process = os.fork()
     if process == 0:
         os.setgroups([])

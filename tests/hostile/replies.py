@@ -1,4 +1,4 @@
-"""What a provider that means harm answers."""
+"""Replies of a hostile provider."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer to the call about one page. `said`: a pattern of `STATE: error` of the page."""
+    """A reply to the call for one page. `said`: a pattern for `STATE: error` of the page."""
 
     name: str
     make: Callable[[Record], Fault]
@@ -39,7 +39,7 @@ def _usage(**usage: Any) -> Callable[[Record], Fault]:
 
 
 def _as_written(usage: str) -> Callable[[Record], Fault]:
-    """A usage in JSON that Python would not write."""
+    """Return a usage as JSON that Python does not write."""
 
     def make(record: Record) -> Fault:
         return Fault(

@@ -1,4 +1,4 @@
-"""Audio files whose tags lie, and tags that mean harm."""
+"""Audio files with false or hostile tags."""
 
 import struct
 from collections.abc import Callable

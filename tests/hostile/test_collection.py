@@ -1,6 +1,6 @@
-"""Hundreds of inputs that mean harm, one stack, and what must hold after all of them.
+"""Hundreds of hostile inputs for one stack, and the checks after all of them.
 
-Each is a few lines in a module beside this one. Each ends: as a result, or as a row or a line that says why not.
+Modules beside this one write the inputs. Each input ends as a result, or as a row or line with the reason.
 """
 
 import json
@@ -19,7 +19,7 @@ from tests.hostile import barcode
 from tests.hostile.archives import OFFICE, TEXTS
 from tests.hostile.arena import Arena
 from tests.hostile.http_requests import REQUESTS
-from tests.hostile.inputs import COMMANDING, assert_calm, judged, made, uneasy
+from tests.hostile.inputs import COMMANDING, assert_calm, judged, uneasy, write_inputs
 from tests.hostile.pdfs import BOMBS, LIARS
 from tests.hostile.pictures import FRAMES, PICTURES
 from tests.hostile.places import AS_ANOTHER_USER, HARMLESS, IN_FOLDERS, PREPARED, SECRET, SETTINGS, TRAPS, Trap
@@ -41,27 +41,35 @@ MB = 1_000_000
 
 def test_documents_end_with_their_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("documents")
-    inputs = made([*BOMBS, *LIARS, *PICTURES], folder, rotation)
-    result = arena.at(folder).run("convert", "--json", "--no-cache", "-o", "out/", *(one.name for one in inputs))
+    inputs = write_inputs([*BOMBS, *LIARS, *PICTURES], folder, rotation)
+    result = arena.at(folder).run(
+        "convert", "--json", "--no-cache", "-o", "out/", *(hostile.name for hostile in inputs)
+    )
     assert_calm(result, 1)
     reasons = arena.page_errors()
     documents = result.documents()
-    judged(inputs, {one["input"]: (one["status"], one["error"] or reasons.get(one["id"])) for one in documents})
+    judged(
+        inputs,
+        {
+            hostile["input"]: (hostile["status"], hostile["error"] or reasons.get(hostile["id"]))
+            for hostile in documents
+        },
+    )
 
 
 def test_screenshots_end_with_their_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("frames")
-    inputs = made([*PICTURES, *FRAMES], folder, rotation)
-    result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(one.name for one in inputs))
+    inputs = write_inputs([*PICTURES, *FRAMES], folder, rotation)
+    result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(hostile.name for hostile in inputs))
     assert_calm(result, 0, 1, 3)
     judged(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})
 
 
 def test_knowledge_ends_with_its_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("knowledge")
-    inputs = made([*OFFICE, *TEXTS], folder, rotation)
+    inputs = write_inputs([*OFFICE, *TEXTS], folder, rotation)
     assert arena.cli.run("kb", "create", "manuals").code == 0
-    added = arena.at(folder).run("kb", "add", "manuals", "--wait", "--json", *(one.name for one in inputs))
+    added = arena.at(folder).run("kb", "add", "manuals", "--wait", "--json", *(hostile.name for hostile in inputs))
     assert_calm(added, 0, 3)
     listed = arena.cli.run("kb", "items", "manuals", "--json", "--limit", "1000")
     ends = {item["name"]: (str(item["status"]), item["error"]) for item in listed.json()}
@@ -71,7 +79,7 @@ def test_knowledge_ends_with_its_reason(arena: Arena, rotation: Rotation) -> Non
 
 def test_songs_end_as_rows(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("songs")
-    inputs = made(SONGS, folder, rotation)
+    inputs = write_inputs(SONGS, folder, rotation)
     for trap in [*TRAPS, *IN_FOLDERS]:
         trap.make(folder / f"trap {trap.name}.mp3", arena.outside)
     synced = arena.cli.run("music", "sync", "--json")
@@ -79,7 +87,7 @@ def test_songs_end_as_rows(arena: Arena, rotation: Rotation) -> None:
     listed = arena.cli.run("music", "show", "--json", "--limit", "1000")
     assert_calm(listed, 0)
     songs = {song["path"] for song in listed.json()}
-    judged(inputs, {one.name: ("listed" if one.name in songs else "left out", "") for one in inputs})
+    judged(inputs, {hostile.name: ("listed" if hostile.name in songs else "left out", "") for hostile in inputs})
     assert not [path for path in songs if "outside" in path]
 
 
@@ -118,8 +126,8 @@ def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderS
 def test_strings_are_answered_or_refused_in_words(arena: Arena) -> None:
     folder = arena.folder("strings")
     new_pdf(folder / "good.pdf")
-    asked = [sys.executable, "-c", ASKING]
-    result = arena.at(folder).execute(asked, stdin=json.dumps(STRINGS))
+    command = [sys.executable, "-c", ASKING]
+    result = arena.at(folder).execute(command, stdin=json.dumps(STRINGS))
     assert result.code == 0, result.err[-3000:]
     assert not result.out.strip(), result.out
 
@@ -149,7 +157,7 @@ def test_servers_of_this_machine_are_not_asked(arena: Arena) -> None:
     assert len(items) + len(result.json()["failed"]) == len(addresses)
 
 
-def test_names_of_files_are_names_and_nothing_more(arena: Arena) -> None:
+def test_hostile_file_names_cause_no_effect(arena: Arena) -> None:
     folder = arena.folder("names")
     names = [os.fsdecode(name) for name in FILE_NAMES]
     good = new_pdf(folder / "template.pdf").read_bytes()
@@ -166,12 +174,12 @@ def test_names_of_files_are_names_and_nothing_more(arena: Arena) -> None:
         assert document["status"] == "COMPLETED", document
         if document["output"]:
             texts.append((folder / os.fsdecode(os.fsencode(document["output"]))).read_text())
-    assert len(set(texts)) == len(texts), "none was written over another's"
+    assert len(set(texts)) == len(texts), "no result replaced another"
     assert {path.name for path in folder.rglob("*.pdf") if "out" not in path.parts} == set(names)
     assert not list(folder.rglob("owned*"))
 
 
-def test_what_is_no_ordinary_file_is_not_read(arena: Arena) -> None:
+def test_only_regular_files_are_read(arena: Arena) -> None:
     folder = arena.folder("places")
     (folder / "inside").mkdir()
     new_pdf(folder / "inside" / "good.pdf")
@@ -189,27 +197,27 @@ def test_what_is_no_ordinary_file_is_not_read(arena: Arena) -> None:
         ["screenshots", "add", "--json", "--no-wait", "inside", *named],
         ["kb", "add", "places", "--json", "inside", *named],
     ]
-    converted, taken, added = cli.run_all(commands)
-    for result in (converted, taken, added):
+    converted, ingested, added = cli.run_all(commands)
+    for result in (converted, ingested, added):
         assert_calm(result, 1, 3)
     ends = {document["input"]: document["status"] for document in converted.documents()}
     assert {ends.pop(name) for name in named} == {"REFUSED"}
     assert ends.pop("inside/good.pdf") == "COMPLETED"
     assert ends.pop("inside/good.png") != "REFUSED"
     assert ends == {f"inside/a terabyte of nothing{suffix}": "REFUSED" for suffix in (".pdf", ".png")}
-    assert {file["outcome"] for file in taken.json()["files"] if file["input"] in named} == {"refused"}
-    assert {file["input"] for file in taken.json()["files"] if file["outcome"] in {"accepted", "duplicate"}} == {
+    assert {file["outcome"] for file in ingested.json()["files"] if file["input"] in named} == {"refused"}
+    assert {file["input"] for file in ingested.json()["files"] if file["outcome"] in {"accepted", "duplicate"}} == {
         "inside/good.png"
     }
     assert {item["name"] for item in added.json()["created"]} == {"good.pdf", "good.png", "good.txt"}
 
 
 def _is_refused_by_itself(path: Path) -> bool:
-    """Not a folder, which Penstock walks; not a dangling link, for which it refuses the whole command."""
+    """Select neither folders, which Penstock walks, nor dangling links, for which it refuses the whole command."""
     return not path.is_dir() and path.exists()
 
 
-def test_what_was_prepared_where_results_go_is_neither_followed_nor_replaced(arena: Arena) -> None:
+def test_traps_in_the_output_folder_are_neither_followed_nor_replaced(arena: Arena) -> None:
     folder = arena.folder("prepared")
     for number, trap in enumerate(PREPARED):
         new_pdf(folder / f"{number}.pdf")
@@ -220,8 +228,8 @@ def test_what_was_prepared_where_results_go_is_neither_followed_nor_replaced(are
     assert_calm(result, 0, 1)
     assert len(result.documents()) == len(PREPARED)
     assert all(path.read_text() == "a secret that is nobody's" for path in arena.outside.iterdir())
-    kept = [trap.name for number, trap in enumerate(PREPARED) if _is_there(trap, folder / f"{number}.pictures")]
-    assert "pictures of somebody" in kept
+    present = [trap.name for number, trap in enumerate(PREPARED) if _is_there(trap, folder / f"{number}.pictures")]
+    assert "pictures of somebody" in present
 
 
 def _is_there(trap: Trap, pictures: Path) -> bool:
@@ -232,11 +240,13 @@ def test_settings_are_named_and_their_secrets_are_not(arena: Arena) -> None:
     users = [arena.cli.using(**variables) for variables, _ in SETTINGS.values()]
     results = together(partial(user.run, "status") for user in users)
     wrong = []
-    for (name, (_, said)), result in zip(SETTINGS.items(), results, strict=True):
+    for (name, (_, message)), result in zip(SETTINGS.items(), results, strict=True):
         if problem := uneasy(result, 0, 1):
             wrong.append(f"{name}: {problem}")
         elif (
-            SECRET in result.err + result.out or not re.search(said, result.out + result.err) or len(result.err) > 2_000
+            SECRET in result.err + result.out
+            or not re.search(message, result.out + result.err)
+            or len(result.err) > 2_000
         ):
             wrong.append(f"{name} says in {len(result.err)} characters: {result.err[:500]}")
     assert not wrong, "\n".join(wrong)
@@ -264,7 +274,7 @@ def test_requests_are_answered_or_refused(arena: Arena) -> None:
 
 
 def _sent(port: int, data: bytes) -> tuple[int, bytes]:
-    """The status and the whole answer; 0: none."""
+    """Send a request; return the status and the whole answer, or status 0 without an answer."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         with suppress(ConnectionError):
@@ -272,20 +282,20 @@ def _sent(port: int, data: bytes) -> tuple[int, bytes]:
         with suppress(ConnectionError, TimeoutError):
             while piece := connection.recv(65_536):
                 answer += piece
-    found = re.match(rb"HTTP/1\.1 (\d+)", answer)
-    return int(found[1]) if found else 0, answer
+    status_line = re.match(rb"HTTP/1\.1 (\d+)", answer)
+    return int(status_line[1]) if status_line else 0, answer
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_gets_nothing(arena: Arena) -> None:
+def test_another_user_can_read_nothing(arena: Arena) -> None:
     words = " ".join(
         word
         for process in arena.cli.processes()
         for word in process.cmdline()
         if "redis-server" in process.name() or ".sock" in word
     )
-    found = re.search(r"\S+\.sock", words)
-    redis = found[0].removeprefix("unixsocket:") if found else str(arena.root / "data" / "redis.sock")
+    socket_path = re.search(r"\S+\.sock", words)
+    redis = socket_path[0].removeprefix("unixsocket:") if socket_path else str(arena.root / "data" / "redis.sock")
     for name, act in AS_ANOTHER_USER.items():
         worked = as_nobody(act, {"data": str(arena.root / "data"), "redis": redis})
         assert not worked, name
@@ -308,10 +318,10 @@ LISTS = [
 ]
 
 
-def test_no_terminal_is_commanded(arena: Arena, rotation: Rotation) -> None:
-    """What came in above (titles, names, errors, replies) is listed on terminals."""
+def test_no_output_has_commands_for_a_terminal(arena: Arena, rotation: Rotation) -> None:
+    """Commands list the titles, names, errors and replies of all inputs on a terminal."""
     folder = arena.folder("terminal")
-    inputs = made([one for one in LIARS if one.name == "harmful-text.pdf"], folder, rotation)
+    inputs = write_inputs([hostile for hostile in LIARS if hostile.name == "harmful-text.pdf"], folder, rotation)
     shown_as = arena.at(folder).run("convert", "--json", "--fresh", inputs[0].name).documents()[0]["id"]
     if arena.cli.run("kb", "show", "manuals").code:
         assert arena.cli.run("kb", "create", "manuals").code == 0
@@ -320,13 +330,13 @@ def test_no_terminal_is_commanded(arena: Arena, rotation: Rotation) -> None:
     for command in commands:
         code, shown = arena.cli.terminal(*command)
         rest = re.sub(r"\x1b\[[0-9;?]*[mKAGhlJ]", "", shown.replace(MARK, "\a").replace("\r\n", "\n"))
-        if code or (found := COMMANDING.search(rest)):
-            at = found.start() if not code and found else len(rest)
+        if code or (sequence := COMMANDING.search(rest)):
+            at = sequence.start() if not code and sequence else len(rest)
             wrong.append(f"{command}: {code}: {rest[max(0, at - 100) : at + 100]!a}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_after_all_of_them_the_stack_is_well(arena: Arena) -> None:
+def test_the_stack_is_well_after_all_hostile_inputs(arena: Arena) -> None:
     folder = arena.folder("after")
     new_pdf(folder / "good.pdf", pages=3)
     assert arena.at(folder).run("convert", "good.pdf").code == 0
@@ -335,11 +345,11 @@ def test_after_all_of_them_the_stack_is_well(arena: Arena) -> None:
     assert_calm(status, 0)
     assert arena.cli.claims() == 0
     calm = max(arena.calm.values())
-    for who, size in arena.memory().items():
-        assert size < calm + 250 * MB, (who, size, arena.calm)
+    for program, size in arena.memory().items():
+        assert size < calm + 250 * MB, (program, size, arena.calm)
     for role, size in arena.peak.items():
         assert size < 1_500 * MB, (role, arena.peak)
-    assert not arena.touched(), "nothing around the data folder was touched"
+    assert not arena.touched(), "no file around the data folder changed"
     for process in arena.cli.processes():
         with suppress(psutil.NoSuchProcess):
             assert process.ppid() != 1 or "redis" in process.name(), process.cmdline()

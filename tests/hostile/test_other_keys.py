@@ -25,22 +25,22 @@ from tests.support.redis_server import free_port
 
 pytestmark = pytest.mark.slow
 ENOUGH, WITHIN_S = 50, 60
-"""Requests of the other key, one after the other; without bounds each takes up to 25 s."""
+"""Requests of the other key in sequence. Without limits each takes up to 25 s."""
 AT_ONCE = VIEWED = 45
 PAUSE_S = 5
-"""Between two requests of one attacker, so that the cost of each request counts, not their number."""
+"""A pause between two requests of an attacker, so that the cost of each request counts, not their number."""
 PICTURES, BRACKETS = "![a" * 60_000 + "](x)" * 40_000, "![" * 200_000
 
 
 @dataclass
 class Api:
-    """A running `penstock api`, with an attacker's key and another one."""
+    """A running `penstock api` with an attacker's key and another key."""
 
     port: int
     attacker: str
     other: str
     answered: list[int] = field(default_factory=list)
-    """The statuses that the attacker got."""
+    """Return the statuses of the attacker's answers."""
 
     def ask(self, key: str, method: str, path: str, body: bytes = b"") -> int:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
@@ -55,7 +55,7 @@ class Api:
 
     @contextmanager
     def attacked(self, attack: Callable[[], tuple[str, str, bytes]]) -> Iterator[None]:
-        """Send what `attack` gives, always some at once."""
+        """Send requests of `attack` from several threads."""
         stop = Event()
 
         def go_on() -> None:
@@ -73,7 +73,7 @@ class Api:
                 stop.set()
 
     def check_other(self) -> None:
-        """The other key gets enough done."""
+        """Check that the other key gets its answers in time."""
         until, done = time.monotonic() + WITHIN_S, 0
         while done < ENOUGH and time.monotonic() < until:
             with suppress(OSError, http.client.HTTPException):
@@ -111,22 +111,22 @@ def api(context: Context, settings_env: dict[str, str]) -> Iterator[Api]:
 
 
 @pytest.mark.parametrize("text", [PICTURES, BRACKETS], ids=["pictures", "brackets"])
-def test_pages_that_are_hard_to_render_hold_up_nobody_else(api: Api, context: Context, text: str) -> None:
-    mine = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * VIEWED)
+def test_pages_that_are_hard_to_render_delay_no_other_key(api: Api, context: Context, text: str) -> None:
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * VIEWED)
     with context.db.transaction() as session:
-        for page in pages(context, mine):
+        for page in pages(context, document_id):
             session.execute(update(PAGES).where(PAGES.c.id == page.id).values(content=f"{page.page}\n\n{text}"))
     numbers = count()
 
     def view() -> tuple[str, str, bytes]:
-        return "GET", f"/console/documents/{mine}?page={next(numbers) % VIEWED + 1}", b""
+        return "GET", f"/console/documents/{document_id}?page={next(numbers) % VIEWED + 1}", b""
 
     with api.attacked(view):
         api.check_other()
     assert {200} <= set(api.answered) <= {200, 429}
 
 
-def test_json_that_is_hard_to_read_holds_up_nobody_else(api: Api, context: Context) -> None:
+def test_json_that_is_hard_to_read_delays_no_other_key(api: Api, context: Context) -> None:
     paths = "/api/v1/knowledge-search", f"/api/v1/knowledge-bases/{add_base(context, 'manuals')}/items", "/mcp"
     names = json.dumps({str(number): 1 for number in range(360_000)}).encode()
     lists = b'{"x":[' + b"[]," * 190_000 + b"[]]}"

@@ -1,4 +1,4 @@
-"""Callers who try to spend more than `api.spend_per_day`, or to have others pay. With a cap of 1, a page costs 1.1."""
+"""Callers try to exceed `api.spend_per_day` or to charge other accounts. The cap is 1, and a page costs 1.1."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from tests.support.samples import text_pdf
 
 PRICE = 1.1
 OUTPUT = 2750
-"""The price of a million tokens: a page is taken to have 400 tokens of output as long as no call is on record."""
+"""The price of a million tokens. Without calls on record, the estimate for a page is 400 tokens of output."""
 API = "/api/v1"
 
 
@@ -51,15 +51,15 @@ def cap() -> str:
 def settings_env(cap: str) -> dict[str, str]:
     own = "PENSTOCK_PROVIDERS__AI__"
     prices = f'{{"*": {{"output": {OUTPUT}}}}}'
-    asked = {f"PENSTOCK_SCREENSHOTS__{what}_PROVIDER": "ai" for what in ("VISION", "TEXT")}
+    providers = {f"PENSTOCK_SCREENSHOTS__{kind}_PROVIDER": "ai" for kind in ("VISION", "TEXT")}
     knowing = {"PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "ai", "PENSTOCK_KNOWLEDGE__EMBEDDINGS_MODEL": "small"}
     music = {"PENSTOCK_MUSIC__PROVIDER": "ai"}
     profile = {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices}
-    return {**profile, **asked, **knowing, "PENSTOCK_PROVIDER": "ai", **music, "PENSTOCK_API__SPEND_PER_DAY": cap}
+    return {**profile, **providers, **knowing, "PENSTOCK_PROVIDER": "ai", **music, "PENSTOCK_API__SPEND_PER_DAY": cap}
 
 
 class Key:
-    """One caller."""
+    """The client of one key."""
 
     def __init__(self, context: Context, name: str) -> None:
         secret, key = api_keys.create(context, name, Scope.WRITE)
@@ -76,7 +76,7 @@ class Key:
         return statements.statement(self.context, self.id).reserved
 
     def submit(self, folder: Path, pages: int = 1, name: str = "") -> Any:
-        """Another document each time, unless it has a name."""
+        """Submit a new document each time, or the document of this name."""
         pdf = text_pdf(folder / f"{name or uuid4().hex}.pdf", [[name or uuid4().hex]] * pages).read_bytes()
         return self.http.post(f"{API}/documents", files={"file": ("a.pdf", pdf)})
 
@@ -102,13 +102,13 @@ def bob(callers: tuple[Key, Key]) -> Key:
 
 
 def call(context: Context, scope_id: object, unit: object = 1, cost: float = PRICE, **values: Any) -> None:
-    """A worker was answered, and records the call."""
+    """Record a call as a worker does after the answer."""
     row = call_row("ai", context.db.now(), scope_id=str(scope_id), unit=str(unit), cost=cost, call_id=uuid4().hex)
     context.db.run(lambda session: traces.record(session, {**row, **values}))
 
 
 def convert(context: Context, document_id: str, pages: int = 1, first: int = 1) -> None:
-    """Workers convert these pages, which are the last: one paid call each."""
+    """Convert these last pages like workers, with a paid call for each."""
     with context.db.transaction() as session:
         for number in range(first, pages + 1):
             session.execute(insert(PAGES).values(page_row(document_id, number, PageStatus.COMPLETED, "ai")))
@@ -120,86 +120,84 @@ def convert(context: Context, document_id: str, pages: int = 1, first: int = 1) 
 
 
 def test_a_retry_by_another_key_does_not_empty_an_account(context: Context, ann: Key, bob: Key, tmp_path: Path) -> None:
-    mine = ann.submit(tmp_path, name="mine").json()["id"]
-    convert(context, mine)
+    document_id = ann.submit(tmp_path, name="mine").json()["id"]
+    convert(context, document_id)
     assert ann.submit(tmp_path).status_code == 429
-    assert bob.act(mine, "retry-failed").status_code == 202, "nothing had failed: harmless"
-    assert bob.submit(tmp_path, name="mine").json()["id"] == mine
-    assert bob.act(mine, "pages/1/retry").status_code == 202
+    assert bob.act(document_id, "retry-failed").status_code == 202, "nothing had failed: harmless"
+    assert bob.submit(tmp_path, name="mine").json()["id"] == document_id
+    assert bob.act(document_id, "pages/1/retry").status_code == 202
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), 0)
     assert ann.submit(tmp_path).status_code == 429
-    call(context, mine)
+    call(context, document_id)
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), pytest.approx(PRICE)), "a retry by B is B's"
     assert bob.submit(tmp_path).status_code == 429
 
 
-def test_a_retry_of_one_page_leaves_the_rest_of_a_document_to_who_asked_for_it(
+def test_a_retry_of_one_page_leaves_the_other_pages_on_their_account(
     context: Context, ann: Key, bob: Key, tmp_path: Path
 ) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
+    document_id = ann.submit(tmp_path).json()["id"]
     states = [PageStatus.COMPLETED, PageStatus.PENDING]
     with context.db.transaction() as session:
         at_work = {"status": DocumentStatus.PROCESSING, "pages": 2, "completed_count": 1}
-        session.execute(update(ROWS).where(ROWS.c.id == mine).values(**at_work))
-        rows = [page_row(mine, number, state, "ai") for number, state in enumerate(states, 1)]
+        session.execute(update(ROWS).where(ROWS.c.id == document_id).values(**at_work))
+        rows = [page_row(document_id, number, state, "ai") for number, state in enumerate(states, 1)]
         session.execute(insert(PAGES), rows)
-    assert bob.act(mine, "pages/1/retry").status_code == 202
-    call(context, mine, 1, 0.25)
-    call(context, mine, 2, 0.5)
+    assert bob.act(document_id, "pages/1/retry").status_code == 202
+    call(context, document_id, 1, 0.25)
+    call(context, document_id, 2, 0.5)
     assert (ann.spent, bob.spent) == (0.5, 0.25)
 
 
-def test_a_call_that_was_under_way_is_paid_for_by_who_asked_for_it(
-    context: Context, ann: Key, bob: Key, tmp_path: Path
-) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
+def test_a_call_under_way_is_charged_to_its_requester(context: Context, ann: Key, bob: Key, tmp_path: Path) -> None:
+    document_id = ann.submit(tmp_path).json()["id"]
     began = context.db.now()
-    assert ann.act(mine, "cancel").status_code == 200
-    assert bob.act(mine, "retry").status_code == 202
-    call(context, mine, cost=0.25, created_at=began)
-    call(context, mine, cost=0.5)
+    assert ann.act(document_id, "cancel").status_code == 200
+    assert bob.act(document_id, "retry").status_code == 202
+    call(context, document_id, cost=0.25, created_at=began)
+    call(context, document_id, cost=0.5)
     assert (ann.spent, bob.spent) == (0.25, 0.5)
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_calls_under_way_stay_reserved_when_their_document_goes(
+def test_calls_under_way_stay_reserved_after_the_deletion_of_their_document(
     context: Context, ann: Key, tmp_path: Path, verb: str
 ) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
+    document_id = ann.submit(tmp_path).json()["id"]
     with context.db.transaction() as session:
-        session.execute(update(ROWS).where(ROWS.c.id == mine).values(status=DocumentStatus.PROCESSING, pages=1))
-        session.execute(insert(PAGES).values(page_row(mine, 1, PageStatus.PROCESSING, "ai")))
+        session.execute(update(ROWS).where(ROWS.c.id == document_id).values(status=DocumentStatus.PROCESSING, pages=1))
+        session.execute(insert(PAGES).values(page_row(document_id, 1, PageStatus.PROCESSING, "ai")))
     if verb == "cancel":
-        assert ann.act(mine, "cancel").status_code == 200
+        assert ann.act(document_id, "cancel").status_code == 200
     else:
-        assert ann.http.delete(f"{API}/documents/{mine}").status_code == 204
+        assert ann.http.delete(f"{API}/documents/{document_id}").status_code == 204
     assert ann.reserved == 1
     assert ann.submit(tmp_path).status_code == 429, "the call is not paid for yet"
-    call(context, mine)
+    call(context, document_id)
     assert ann.spent == pytest.approx(PRICE)
 
 
-def test_what_nobody_called_for_is_free_again(context: Context, ann: Key, tmp_path: Path) -> None:
+def test_reservations_without_a_call_are_released(context: Context, ann: Key, tmp_path: Path) -> None:
     for _ in range(3):
-        mine = ann.submit(tmp_path)
-        assert mine.status_code == 202
+        answer = ann.submit(tmp_path)
+        assert answer.status_code == 202
         refused = ann.submit(tmp_path)
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) <= 60, "soon: something is only reserved"
-        ann.act(mine.json()["id"], "cancel")
+        ann.act(answer.json()["id"], "cancel")
     assert (ann.spent, ann.reserved) == (0, 0)
 
 
-def test_deleting_documents_gives_no_money_back(context: Context, ann: Key, tmp_path: Path) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
-    convert(context, mine)
-    assert ann.http.delete(f"{API}/documents/{mine}").status_code == 204
+def test_deleting_documents_refunds_nothing(context: Context, ann: Key, tmp_path: Path) -> None:
+    document_id = ann.submit(tmp_path).json()["id"]
+    convert(context, document_id)
+    assert ann.http.delete(f"{API}/documents/{document_id}").status_code == 204
     assert ann.submit(tmp_path).status_code == 429
     assert ann.spent == pytest.approx(PRICE)
 
 
 def framed(key: Key, number: int) -> Any:
-    """Send a frame that looks like no other."""
+    """Send a frame unlike all others."""
     picture = BytesIO()
     draw(Desktop(seed=number, title=f"{number}.txt")).save(picture, "PNG")
     sent = {"source": "screen:0", "ts": datetime.now(UTC).isoformat()}
@@ -207,19 +205,19 @@ def framed(key: Key, number: int) -> Any:
 
 
 def analysed(context: Context, shot_id: int, status: WorkStatus = WorkStatus.SUCCEEDED) -> int:
-    """Workers have analysed the frame, for 2.2; its batch."""
+    """Analyse the frame like workers, at a cost of 2.2; return its batch."""
     buffer.batch(context, "screen:0", all_at_once=True)
     with context.db.transaction() as session:
-        mine = SHOTS.c.id == shot_id
-        batch_id: int = session.execute(select(SHOTS.c.batch_id).where(mine)).scalar_one()
+        own_shot = SHOTS.c.id == shot_id
+        batch_id: int = session.execute(select(SHOTS.c.batch_id).where(own_shot)).scalar_one()
         session.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(status=status))
-        session.execute(update(SHOTS).where(mine).values(status=status))
+        session.execute(update(SHOTS).where(own_shot).values(status=status))
     for unit in ("1", "expand"):
         call(context, batch_id, unit, flow="screenshots")
     return batch_id
 
 
-def test_deleting_frames_gives_no_money_back_and_charges_nobody_else(context: Context, ann: Key, bob: Key) -> None:
+def test_deleting_frames_refunds_nothing_and_charges_no_other_key(context: Context, ann: Key, bob: Key) -> None:
     shot_id = framed(ann, 1).json()["id"]
     batch_id = analysed(context, shot_id)
     assert framed(ann, 2).status_code == 429
@@ -240,7 +238,7 @@ def test_frames_of_two_keys_in_one_batch_are_shared(context: Context, ann: Key, 
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), pytest.approx(PRICE))
 
 
-def test_who_replays_a_dead_letter_pays_for_it(context: Context, ann: Key, bob: Key) -> None:
+def test_the_replay_of_a_dead_letter_is_charged_to_its_requester(context: Context, ann: Key, bob: Key) -> None:
     batch_id = analysed(context, framed(ann, 1).json()["id"], WorkStatus.FAILED_PERMANENT)
     replay = {"ids": [f"batch:{batch_id}"]}
     assert ann.http.post(f"{API}/screenshots/dead-letters/actions/replay", json=replay).status_code == 429
@@ -294,11 +292,13 @@ class TestResume:
         assert "may cost 9.9" in refused.json()["detail"]
         assert ann.reserved == 0
 
-    def test_many_at_once_are_admitted_as_one_after_another(self, context: Context, ann: Key, tmp_path: Path) -> None:
-        """By the same account: cards of the same documents, told to convert again by 24 requests at once."""
-        made = [insert_document(context, DocumentStatus.FAILED, [PageStatus.FAILED], "ai") for _ in range(24)]
+    def test_simultaneous_retries_are_admitted_in_sequence(self, context: Context, ann: Key, tmp_path: Path) -> None:
+        """One account retries twenty-four documents at once."""
+        document_ids = [insert_document(context, DocumentStatus.FAILED, [PageStatus.FAILED], "ai") for _ in range(24)]
         with ThreadPoolExecutor(12) as pool:
-            answers = Counter(answer.status_code for answer in pool.map(lambda one: ann.act(one, "retry"), made))
+            answers = Counter(
+                answer.status_code for answer in pool.map(lambda key: ann.act(key, "retry"), document_ids)
+            )
         assert answers == {202: 8, 429: 16}
         assert ann.reserved == pytest.approx(8 * PRICE)
         with context.db.read() as session:
@@ -318,15 +318,15 @@ def test_accounts_outlast_redis(context: Context, ann: Key, tmp_path: Path) -> N
     assert ann.submit(tmp_path).status_code == 429
 
 
-def test_what_is_under_way_at_midnight_counts_for_the_next_day(
+def test_calls_under_way_at_midnight_count_for_the_next_day(
     context: Context, ann: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
+    document_id = ann.submit(tmp_path).json()["id"]
     tomorrow = context.db.now() + timedelta(days=1)
     monkeypatch.setattr(context.db, "now", lambda: tomorrow)
     assert ann.reserved == 1
     assert ann.submit(tmp_path).status_code == 429
-    convert(context, mine)
+    convert(context, document_id)
     assert ann.spent == pytest.approx(PRICE)
     monkeypatch.setattr(context.db, "now", lambda: tomorrow + timedelta(days=1))
     assert (ann.spent, ann.reserved) == (0, 0)
@@ -353,7 +353,7 @@ class TestTexts:
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         own = "PENSTOCK_PROVIDERS__EMB__"
-        named = {f"PENSTOCK_KNOWLEDGE__EMBEDDINGS_{what}": it for what, it in (("PROVIDER", "emb"), ("MODEL", "v"))}
+        named = {f"PENSTOCK_KNOWLEDGE__EMBEDDINGS_{field}": it for field, it in (("PROVIDER", "emb"), ("MODEL", "v"))}
         prices = '{"*": {"input": 1000}}'
         named["PENSTOCK_KNOWLEDGE__BATCH_SIZE"] = "5"
         return {f"{own}API_KEY": "x", f"{own}PRICES": prices, **named, "PENSTOCK_API__SPEND_PER_DAY": "1"}
@@ -362,7 +362,7 @@ class TestTexts:
     def test_an_item_that_turns_out_to_be_long_is_reserved_before_it_is_embedded(
         self, context: Context, monkeypatch: pytest.MonkeyPatch, paragraphs: int, status: ItemStatus
     ) -> None:
-        """Like an address, whose page is read only after it was added."""
+        """Like the page of an address, which a worker reads only after its addition."""
         monkeypatch.setattr(service, "estimate", lambda *_: [Part(1, 0.001)])
         base = knowledge.create_base("notes", chunk_tokens=32, chunk_overlap=0).id
         driver, text = Driver(context), long_text("note", paragraphs)
@@ -379,7 +379,7 @@ class TestTexts:
             assert account.reserved == pytest.approx(len(text) / 4 * 0.001, rel=0.2)
 
 
-def test_a_song_s_run_is_charged_to_who_started_or_resumed_it(context: Context, ann: Key, bob: Key) -> None:
+def test_a_song_s_run_is_charged_to_the_key_that_started_or_resumed_it(context: Context, ann: Key, bob: Key) -> None:
     run = ann.http.post(f"{API}/music/runs", json={"mode": "metadata", "skip_sync": True})
     run_id = run.json()["id"]
     call(context, run_id, flow="music")
@@ -390,15 +390,15 @@ def test_a_song_s_run_is_charged_to_who_started_or_resumed_it(context: Context, 
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), 0.25)
 
 
-def test_whoever_retries_on_this_machine_is_charged_to_nobody(context: Context, ann: Key, tmp_path: Path) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
-    convert(context, mine)
-    documents.retry(mine)
-    call(context, mine)
+def test_a_retry_on_this_machine_is_charged_to_no_account(context: Context, ann: Key, tmp_path: Path) -> None:
+    document_id = ann.submit(tmp_path).json()["id"]
+    convert(context, document_id)
+    documents.retry(document_id)
+    call(context, document_id)
     assert ann.spent == pytest.approx(PRICE)
 
 
-def test_searches_at_once_are_reserved_before_they_are_made(context: Context, ann: Key) -> None:
+def test_simultaneous_searches_are_reserved_before_their_calls(context: Context, ann: Key) -> None:
     CALLER.set(ann.id)
 
     def admit(session: Any, search: str) -> None:
@@ -414,12 +414,14 @@ def test_searches_at_once_are_reserved_before_they_are_made(context: Context, an
     assert (ann.spent, ann.reserved) == (pytest.approx(0.1), pytest.approx(0.6))
 
 
-def test_an_account_lists_what_it_was_charged_for(context: Context, ann: Key, bob: Key, tmp_path: Path) -> None:
-    mine = ann.submit(tmp_path).json()["id"]
-    convert(context, mine)
-    told = ann.http.get(f"{API}/account").json()
-    assert (told["cap"], told["spent"], told["reserved"]) == (1, pytest.approx(PRICE), 0)
-    assert [(one["scope_id"], one["unit"], one["cost"]) for one in told["charges"]] == [(mine, "1", PRICE)]
+def test_an_account_lists_its_charges(context: Context, ann: Key, bob: Key, tmp_path: Path) -> None:
+    document_id = ann.submit(tmp_path).json()["id"]
+    convert(context, document_id)
+    account = ann.http.get(f"{API}/account").json()
+    assert (account["cap"], account["spent"], account["reserved"]) == (1, pytest.approx(PRICE), 0)
+    assert [(charge["scope_id"], charge["unit"], charge["cost"]) for charge in account["charges"]] == [
+        (document_id, "1", PRICE)
+    ]
     assert bob.http.get(f"{API}/account").json()["charges"] == []
     assert bob.http.get(f"{API}/keys/{ann.id}/account").status_code == 403
     with context.db.read() as session:

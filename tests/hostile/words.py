@@ -1,7 +1,7 @@
-"""Strings that mean harm: as queries, names, ids, arguments."""
+"""Hostile strings, as queries, names, ids and arguments."""
 
 MARK = "\x1b[38;5;213m"
-"""A colour that Penstock never uses: if it reaches a terminal, a stranger's text controls the terminal."""
+"""A colour that Penstock never uses: on a terminal it shows that a stranger's text controls the terminal."""
 
 STRINGS = {
     "escape": f"{MARK}pink\x1b[0m",
@@ -57,7 +57,7 @@ ARGUMENTS = {
     "a command of colours": ["\x1b[38;5;213mpink"],
     "a file beyond": ["documents", "export", "{document}", "/proc/self/mem"],
 }
-"""Commands with arguments that cannot be meant; `{document}` stands for one that exists."""
+"""Commands with invalid arguments. `{document}` stands for the id of a document."""
 
 ADDRESSES = [
     "http://127.0.0.1:{port}/",
@@ -115,4 +115,4 @@ FILE_NAMES = [
     b"{0.__class__}.pdf",
     b"a.pictures.pdf",
 ]
-"""Names of files, each of which is a good PDF."""
+"""Names of files that are good PDFs."""

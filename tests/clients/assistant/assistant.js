@@ -1,4 +1,4 @@
-// Uses tools of an MCP server as told on standard input, a line of JSON for each call; says what came of it, likewise.
+// Calls tools of an MCP server. Each call is a line of JSON on standard input, each result one on standard output.
 //
 //   node assistant.js '{"url": "http://127.0.0.1:8484/mcp", "key": "pstk_…"}'
 //   node assistant.js '{"command": "penstock", "args": ["mcp", "--write"]}'
@@ -18,7 +18,7 @@ function transport() {
 
 const client = new Client({ name: "penstock-example-assistant", version: "1.0.0" });
 await client.connect(transport());
-// Results are compared with the schemas that are listed here.
+// The SDK checks results against the schemas of this list.
 const { tools } = await client.listTools();
 say({ tools });
 for await (const line of createInterface({ input: process.stdin })) {

@@ -1,4 +1,4 @@
-// What this node can do: `(body, files, context) => result`, by capability. No model, only echoes.
+// The node's functions by capability: `(body, files, context) => result`. They use no model and only echo.
 
 import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -13,7 +13,7 @@ export const offers = [
 
 export const MODELS = { text, vision, page };
 
-// The prompt, backwards, word by word.
+// Returns the prompt backwards, word by word.
 async function text(body, files, { partial, signal, waitFor }) {
   const answer = [...body.prompt].reverse().join("");
   for (const piece of answer.match(/\S+\s*|\s+/g) ?? []) partial(piece);
@@ -21,13 +21,13 @@ async function text(body, files, { partial, signal, waitFor }) {
   return { text: answer, model: MODEL, truncated: false, usage: usage(body.prompt, answer) };
 }
 
-// How large each picture is.
+// Returns the size of each picture.
 async function vision(body, files) {
   const answer = files.map(({ media_type, data }) => `${media_type} ${data.length}`).join("\n");
   return { text: answer, model: MODEL, truncated: false, usage: usage(body.prompt, answer) };
 }
 
-// A page of which all is one picture.
+// Returns a page that consists of one picture.
 async function page(body, [{ media_type, data }]) {
   const name = `page-${body.number}`;
   const answer = `![](${name})`;

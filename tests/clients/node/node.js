@@ -2,7 +2,7 @@
 //
 //   node node.js --gateway ws://127.0.0.1:8485 --token-file desk.token --slots 2
 //
-// Its capabilities are in models.js; what is here holds for any. Each event is a line of JSON on standard output.
+// models.js has its capabilities; this file serves any. Each event is a line of JSON on standard output.
 
 import { randomUUID } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -18,7 +18,7 @@ const { values: options } = parseArgs({
     "token-file": { type: "string" },
     "node-id": { type: "string", default: `js-${randomUUID()}` },
     slots: { type: "string", default: "1" },
-    // For tests: prompts that begin with "wait" are answered once this file exists.
+    // For tests: the node answers prompts that begin with "wait" once this file exists.
     "wait-for": { type: "string", default: "" },
   },
 });
@@ -26,8 +26,8 @@ const gateways = options.gateway.flatMap((addresses) => addresses.split(","));
 const token = readFileSync(options["token-file"], "utf8").trim();
 const slots = Number(options.slots);
 
-const END = new Set([4401, 4409, 4426]); // trying again is no use
-const AT_ONCE = new Set([1001, 1012]); // the instance goes away: there are others
+const END = new Set([4401, 4409, 4426]); // final: do not reconnect
+const AT_ONCE = new Set([1001, 1012]); // the instance ends: reconnect to another at once
 const OUR_FAULT = new Set([4400, 4413, 1009]);
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30_000;
@@ -37,16 +37,16 @@ const log = (event, facts = {}) => console.log(JSON.stringify({ event, ...facts 
 
 // job_id -> { job, attempt, files, state: "waiting" | "working" | "done", stop, result }
 const jobs = new Map();
-const received = new Map(); // job_id -> attempt, of the last results that were received
-let connection = null; // the one that is welcome
+const received = new Map(); // job_id -> attempt of the last acknowledged results
+let connection = null; // the welcomed connection
 let socket = null;
 let draining = false;
 let failures = 0;
 
-// Sending. One message with its frames goes out in one go, so nothing comes between them.
+// Sending. A message and its frames go out together, so that no other message interrupts them.
 
 function say(type, fields = {}, files = []) {
-  if (!connection) return; // said again, as far as needed, after the next welcome
+  if (!connection) return; // resent after the next welcome, as far as needed
   connection.send(JSON.stringify({ v: 1, type, ...fields, ...(files.length && { attachments: files.map(facts) }) }));
   for (const file of files) connection.send(file.data, { binary: true });
 }

@@ -1,4 +1,4 @@
-"""What a user asks for in the middle of a document."""
+"""Users' commands in the middle of a document."""
 
 from collections import Counter
 
@@ -16,12 +16,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.faults
 PAGES = 20
 AT_ONCE = 4
-"""Calls that the fleet's one `ai` worker has under way at most."""
+"""The most calls that the fleet's one `ai` worker has under way."""
 
 
 @pytest.fixture
 def midway(stack: Stack, flow: Flow) -> str:
-    """A document in its middle, with some pages done and some under way."""
+    """Submit a document and wait until some of its pages are done and some are under way."""
     stack.start(*FLEET)
     document_id = flow.submit(PAGES)
     flow.wait_for_calls(6)
@@ -29,7 +29,7 @@ def midway(stack: Stack, flow: Flow) -> str:
     return document_id
 
 
-def test_cancel_discards_what_runs_and_a_retry_pays_for_nothing_twice(midway: str, flow: Flow) -> None:
+def test_cancel_discards_pages_under_way_and_a_retry_pays_for_no_page_twice(midway: str, flow: Flow) -> None:
     images = flow.images(midway)
     cancelled = documents.cancel(midway)
     calls = len(flow.provider.records)
@@ -38,7 +38,7 @@ def test_cancel_discards_what_runs_and_a_retry_pays_for_nothing_twice(midway: st
     after = flow.document(midway)
     assert (after.status, after.completed_count) == (DocumentStatus.CANCELLED, cancelled.completed_count)
     assert not flow.held(midway)
-    # An attempt that was about to call may find its picture gone; it then makes no call.
+    # An attempt whose picture is deleted before its call makes no call.
     tried = [attempt for attempt in queries.attempts(flow.context, midway) if not attempt.effective]
     discarded = [attempt for attempt in tried if attempt.status == "completed"]
     assert len(discarded) + cancelled.completed_count == len(flow.provider.records)
@@ -53,7 +53,7 @@ def test_cancel_discards_what_runs_and_a_retry_pays_for_nothing_twice(midway: st
 
 
 @pytest.mark.rotating
-def test_pause_lets_pages_end_and_resume_goes_on(midway: str, flow: Flow) -> None:
+def test_pause_lets_pages_end_and_resume_continues(midway: str, flow: Flow) -> None:
     images = flow.images(midway)
     documents.pause(midway)
     flow.wait_until_quiet()
@@ -67,7 +67,7 @@ def test_pause_lets_pages_end_and_resume_goes_on(midway: str, flow: Flow) -> Non
     flow.assert_paid_once(images)
 
 
-def test_delete_leaves_nothing_and_hurts_no_worker(midway: str, flow: Flow) -> None:
+def test_delete_removes_everything_and_breaks_no_worker(midway: str, flow: Flow) -> None:
     documents.delete(midway)
     flow.wait_until_quiet()
     with pytest.raises(UnknownDocument):
@@ -83,7 +83,7 @@ def test_delete_leaves_nothing_and_hurts_no_worker(midway: str, flow: Flow) -> N
 
 @pytest.mark.rotating
 @SQLITE
-def test_retried_page_keeps_its_text_until_the_new_one_is_there(midway: str, flow: Flow) -> None:
+def test_retried_page_keeps_its_text_until_the_new_one_replaces_it(midway: str, flow: Flow) -> None:
     flow.wait_for_status(midway)
     before = flow.pages(midway)[0].content
     calls = len(flow.provider.records)

@@ -1,4 +1,4 @@
-"""Messages that never came, were lost, or come twice: the rows decide."""
+"""Missing, lost and repeated messages: the rows decide about the work."""
 
 import json
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.faults
 
 @pytest.mark.rotating
 @POSTGRESQL
-def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, flow: Flow) -> None:
+def test_two_sweepers_launch_documents_without_messages(stack: Stack, flow: Flow) -> None:
     ids = [flow.submit_without_launch(4, f"{number}.pdf") for number in range(3)]
     stack.start(*FLEET, "beat-2")
     for document_id in ids:
@@ -27,10 +27,10 @@ def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, 
 @pytest.mark.parametrize(
     ("database_url", "places"), [("sqlite", "left"), ("postgresql", "gone")], indirect=["database_url"]
 )
-def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flow, places: str) -> None:
+def test_document_gets_new_lanes_after_their_loss(stack: Stack, flow: Flow, places: str) -> None:
     stack.start(*FLEET)
     document_id, images = _midway(flow)
-    stack["ai-1"].stop()  # in order: its lanes wait in the queue
+    stack["ai-1"].stop()  # a document without a fault: its lanes wait in the queue
     flow.context.redis.delete("vision.test")
     if places == "gone":
         flow.context.redis.delete(f"penstock:places:documents:{document_id}")
@@ -43,7 +43,7 @@ def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flo
 
 @pytest.mark.rotating
 @SQLITE
-def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
+def test_waiting_lanes_may_be_delivered_twice(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
     document_id, images = _midway(flow)
     messages = wait_until(lambda: flow.context.redis.lrange("vision.test", 0, -1), 90, "lanes wait in the queue")
@@ -54,8 +54,8 @@ def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
 
 
 @POSTGRESQL
-def test_lanes_at_work_are_delivered_again(stack: Stack, flow: Flow) -> None:
-    # As after a lost connection to the broker. Enough workers for both deliveries of a lane to run at once.
+def test_lanes_at_work_may_be_redelivered(stack: Stack, flow: Flow) -> None:
+    # As after a lost connection to the broker. There are enough workers to run both deliveries of a lane at once.
     stack.start(*FLEET, "ai-2", "ai-3")
     document_id, images = _midway(flow, pages=40)
     messages = wait_until(lambda: _at_work(flow), 90, "lanes are at work")
@@ -73,6 +73,6 @@ def _midway(flow: Flow, pages: int = 20) -> tuple[str, dict[str, int]]:
 
 
 def _at_work(flow: Flow) -> list[str]:
-    """Messages of the lanes that a worker has taken and not acknowledged."""
+    """Return the unacknowledged messages of lanes."""
     unacked = [json.loads(entry) for entry in flow.context.redis.hvals("unacked")]
     return [json.dumps(message) for message, _, queue in unacked if queue == "vision.test"]

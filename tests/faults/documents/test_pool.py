@@ -1,4 +1,4 @@
-"""Pool processes that die while they convert pages, and messages that come to a sibling of the process at work."""
+"""Pool processes that die while they convert pages, and messages that a sibling of the working process receives."""
 
 import os
 import signal
@@ -28,15 +28,15 @@ def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow
     stack.start("cpu-1", "control-1", "beat-1")
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL, page_range="1-150")).id
     wait_until(lambda: flow.document(document_id).completed_count > 20, 90, "20 pages are done")
-    wait_until(lambda: _killed_with_a_page(stack, flow, document_id), 90, "the pool is killed while it has a page")
+    wait_until(lambda: _killed_with_a_page(stack, flow, document_id), 90, "the test kills the pool while it has a page")
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     attempts = {page.attempts for page in flow.pages(document_id)}
-    assert attempts == {1, 2}, "the pages that the pool had were converted again, and no other"
+    assert attempts == {1, 2}, "only the pages of the pool are converted twice"
 
 
 def _killed_with_a_page(stack: Stack, flow: Flow, document_id: str) -> bool:
-    """Whether the pool was killed: it is left alone between two hops, when neither of its processes has a page."""
+    """Kill the pool unless it is between two hops, when no process has a page; return whether it was killed."""
     with stack["cpu-1"].pool_stopped():
         held = flow.held(document_id)
         if held:
@@ -46,7 +46,7 @@ def _killed_with_a_page(stack: Stack, flow: Flow, document_id: str) -> bool:
 
 @pytest.mark.rotating
 @POSTGRESQL
-def test_worker_killed_while_it_splits_leaves_that_to_another(stack: Stack, flow: Flow) -> None:
+def test_another_worker_splits_after_a_kill(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "cpu-2")
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf")).id
     pictures = flow.context.settings.temp_dir / document_id
@@ -60,7 +60,7 @@ def test_worker_killed_while_it_splits_leaves_that_to_another(stack: Stack, flow
 
 
 def _document_with_scan(folder: Path) -> Path:
-    """Seven pages, of which number 3 is a picture: its OCR takes long enough to be seen at work."""
+    """Seven pages. Page 3 is a picture whose recognition takes long enough for the test to interrupt it."""
     texts = text_pdf(folder / "texts.pdf", [[f"Page {number} has a text layer."] for number in range(1, 7)])
     scan = scanned_pdf(folder / "scan.pdf", ["A scanned page", "that takes a while"])
     path = folder / "deadly.pdf"
@@ -71,7 +71,7 @@ def _document_with_scan(folder: Path) -> Path:
 
 
 def _kill_whoever_converts(stack: Stack, flow: Flow, document_id: str, page: int) -> None:
-    """SIGKILL the process that has the page, once for each claim, until the page is settled."""
+    """Kill the process that has the page, once for each claim, until the page is settled."""
     killed: set[int] = set()
 
     def strike() -> bool:
@@ -89,7 +89,7 @@ def _kill_whoever_converts(stack: Stack, flow: Flow, document_id: str, page: int
 @SQLITE
 @settings(DOCUMENTS__BACKOFF_S="[0.1,0.2]")
 def test_page_that_kills_its_process_every_time_fails_alone(stack: Stack, flow: Flow) -> None:
-    # One process a worker: the claim tells which one has the page.
+    # One process in each worker, so the claim names the process with the page.
     stack.start("single-1", "single-2", "control-1", "beat-1")
     document_id = documents.submit(_document_with_scan(flow.folder), Options(provider=LOCAL)).id
     _kill_whoever_converts(stack, flow, document_id, DEADLY)
@@ -107,8 +107,8 @@ SLOW = Fault(status=200, latency_s=6)
 
 @pytest.mark.rotating
 @SQLITE
-def test_connections_cut_during_calls_have_no_page_of_a_sibling_process_paid_again(stack: Stack, flow: Flow) -> None:
-    # The first process is done while the second is in its call: it is sent the messages of both once more.
+def test_connections_cut_during_calls_repeat_no_paid_page_of_a_sibling_process(stack: Stack, flow: Flow) -> None:
+    # The first process ends while the second is in its call, and gets the messages of both again.
     flow.provider.configure({"latency_s": 2})
     flow.provider.push(None, SLOW)
     stack.start(*PREFORK)
@@ -124,7 +124,7 @@ def test_connections_cut_during_calls_have_no_page_of_a_sibling_process_paid_aga
 
 @SQLITE
 @settings(PRESENCE_TTL_S="600", SWEEP_INTERVAL_S="600")
-def test_page_of_a_killed_pool_process_is_taken_up_at_once_without_its_siblings_page(stack: Stack, flow: Flow) -> None:
+def test_only_the_page_of_a_killed_pool_process_is_retried_at_once(stack: Stack, flow: Flow) -> None:
     flow.provider.configure({"latency_s": 3})
     stack.start(*PREFORK)
     document_id = flow.submit(2)
@@ -137,5 +137,5 @@ def test_page_of_a_killed_pool_process_is_taken_up_at_once_without_its_siblings_
     os.kill(int(killed.split(":")[1]), signal.SIGKILL)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
-    flow.assert_paid_once(images, again={lost})
+    flow.assert_paid_once(images, repeated={lost})
     assert {page.page: page.attempts for page in flow.pages(document_id)} == {lost: 2, 3 - lost: 1}

@@ -1,4 +1,4 @@
-"""A provider that is down, refuses, never stops, or wants its clients to wait."""
+"""A provider that is down, refuses calls, answers without end, or asks clients to wait."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.faults, SQLITE]
 PAGES = 6
 THREADS = 4
-"""Of the worker that calls the provider."""
+"""Threads of the worker that calls the provider."""
 QUEUE = "vision.test"
 
 
@@ -28,9 +28,9 @@ def test_provider_that_refuses_connections_costs_time_and_no_attempt(
     provider.stop()  # the port refuses connections
     stack.start(*FLEET)
     document_id = flow.submit(PAGES)
-    # Far more failures than the attempts of all pages: 12.
+    # Far more failures than all pages have attempts (12).
     wait_until(
-        lambda: len(queries.attempts(flow.context, document_id)) > 20, START_S, "the provider is probed again and again"
+        lambda: len(queries.attempts(flow.context, document_id)) > 20, START_S, "workers probe the provider repeatedly"
     )
     assert {page.attempts for page in flow.pages(document_id)} <= {0, 1}, "1: the page that is lent for a probe"
     assert flow.document(document_id).status is DocumentStatus.PROCESSING
@@ -51,7 +51,7 @@ def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(st
         "the queue says why it is closed",
     )
     calls = len(flow.provider.records)
-    assert calls <= THREADS, "those that were under way at the first reply"
+    assert calls <= THREADS, "only calls under way at the first reply"
     wait_until(lambda: not flow.held(document_id), START_S, "the pages wait")
     assert {page.attempts for page in flow.pages(document_id)} == {0}
     stack["ai-1"].kill_group()
@@ -60,10 +60,10 @@ def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(st
     assert flow.provider.counts == {401: calls, 200: PAGES}
 
 
-# The breaker stays closed, and the others succeed: the failing unit is at fault itself.
+# The breaker stays closed and the other pages succeed, so the failing page is itself at fault.
 @pytest.mark.rotating
 @settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
-def test_page_of_which_the_model_never_stops_is_cut_off_and_fails_alone(stack: Stack, flow: Flow) -> None:
+def test_a_page_with_endless_output_is_cut_off_and_fails_alone(stack: Stack, flow: Flow) -> None:
     never_ends: list[str] = []
 
     def rule(record: Record) -> Fault | None:
@@ -94,7 +94,7 @@ def test_rate_limit_uses_up_no_attempt(stack: Stack, flow: Flow) -> None:
 @settings(
     DOCUMENTS__BACKOFF_S="[0.1,0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="1"
 )
-def test_provider_that_comes_back_loses_no_page(stack: Stack, flow: Flow) -> None:
+def test_an_outage_of_the_provider_loses_no_page(stack: Stack, flow: Flow) -> None:
     flow.provider.push(*[Fault(status=503)] * 4, *[Fault("close")] * 2)
     stack.start(*FLEET)
     document_id = flow.submit(PAGES)

@@ -1,6 +1,6 @@
-"""Connections to Redis that are reset (RST), at work and at rest: celery#10302, #10205, #8091.
+"""Resets (RST) of connections to Redis, at work and at rest: celery#10302, #10205, #8091.
 
-In these issues a worker says "Connection to broker lost", connects again, and never takes a message again.
+In these issues a worker logs "Connection to broker lost", reconnects, and never consumes a message again.
 """
 
 import os
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 ROUNDS = int(os.environ.get("PENSTOCK_FAULTS_ROUNDS") or 2)
-"""`PENSTOCK_FAULTS_ROUNDS=25` goes on for longer. Read here: tests run without any of the caller's own settings."""
+"""`PENSTOCK_FAULTS_ROUNDS=25` runs longer. Read at import, since tests run without the caller's settings."""
 PAGES = 6
 
 
@@ -39,10 +39,10 @@ def noticed(stack: Stack, times: int) -> bool:
 
 
 @SQLITE
-def test_each_worker_takes_messages_again_after_each_reset_of_its_connections(
+def test_each_worker_consumes_messages_after_each_reset_of_its_connections(
     stack: Stack, flow: Flow, proxy: TcpProxy
 ) -> None:
-    # One worker for each queue: a document is done only if all three take messages.
+    # One worker for each queue: a document ends only if all three consume messages.
     stack.start(*FLEET)
     for number in range(1, ROUNDS + 1):
         document_id = flow.submit(PAGES, f"{number}.pdf")

@@ -1,4 +1,4 @@
-"""Redis behind Sentinel: the master dies under load, with messages and leases that its replica never got."""
+"""Redis behind Sentinel: the master dies under load, with messages and leases that its replica has not received."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,32 +41,36 @@ def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     flow.wait_for_calls(30)
     images = wait_until(lambda: all_images(flow, documents), START_S, "all are split")
     sentinels.master.kill()
-    under_way = {numbered(i, page) for i, one in enumerate(documents) for page in flow.held(one)}
+    under_way = {numbered(i, page) for i, key in enumerate(documents) for page in flow.held(key)}
     assert under_way
     sentinels.wait_for_failover()
     for document_id in documents:
         flow.wait_for_status(document_id)
         flow.assert_exactly_once(document_id)
-    flow.assert_paid_once(images, again=under_way)
+    flow.assert_paid_once(images, repeated=under_way)
     assert all(running.alive for running in stack.running)
-    found = doctors_view(flow)
-    assert found["redis master"] == (WARN, f"{NAME} at 127.0.0.1:{sentinels.replica.port}, 0 replicas")
-    assert found["sentinels"][1].startswith("2 of 3 name a master; 127.0.0.1:")
-    assert not with_secrets(str(found).encode())
-    # Logs, database, results, and the journal of everything that was written to Redis.
+    checks = doctors_view(flow)
+    assert checks["redis master"] == (WARN, f"{NAME} at 127.0.0.1:{sentinels.replica.port}, 0 replicas")
+    assert checks["sentinels"][1].startswith("2 of 3 name a master; 127.0.0.1:")
+    assert not with_secrets(str(checks).encode())
+    # Logs, database, results, and the journal of all writes to Redis.
     written = [path for path in flow.folder.rglob("*") if path.is_file() and path.suffix != ".conf"]
     assert {path.suffix for path in written} >= {".log", ".db", ".aof", ".md"}
     assert not [path for path in written if with_secrets(path.read_bytes())]
 
 
 def all_images(flow: Flow, documents: list[str]) -> dict[str, int]:
-    """Pages by the hashes of their pictures; empty until all are split."""
-    found = {digest: numbered(i, page) for i, one in enumerate(documents) for digest, page in flow.images(one).items()}
-    return found if len(found) == PAGES * DOCUMENTS else {}
+    """Return pages by the hashes of their pictures; empty until all documents are split."""
+    numbers = {
+        digest: numbered(i, page)
+        for i, document_id in enumerate(documents)
+        for digest, page in flow.images(document_id).items()
+    }
+    return numbers if len(numbers) == PAGES * DOCUMENTS else {}
 
 
 def numbered(document: int, page: int) -> int:
-    """A page among those of several documents."""
+    """Number a page among the pages of all documents."""
     return document * 1000 + page
 
 

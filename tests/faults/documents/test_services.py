@@ -1,4 +1,4 @@
-"""Redis and PostgreSQL that go away in the middle of a document."""
+"""Outages of Redis and PostgreSQL in the middle of a document."""
 
 from collections.abc import Set as AbstractSet
 
@@ -11,13 +11,13 @@ from tests.support.redis_server import RedisServer
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
-# Sweeps far enough apart for living workers to be back before they are missed twice.
+# Between two sweeps live workers have time to reconnect, so that none is missed twice.
 pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
 
 
 @pytest.fixture
 def midway(stack: Stack, flow: Flow) -> str:
-    """A document of 20 pages in its middle."""
+    """Submit a document of 20 pages and wait until it is in its middle."""
     stack.start(*FLEET)
     document_id = flow.submit(20)
     flow.wait_for_calls(6)
@@ -27,18 +27,18 @@ def midway(stack: Stack, flow: Flow) -> str:
 def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: AbstractSet[int] = frozenset()) -> None:
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
-    flow.assert_paid_once(images, again=under_way)
+    flow.assert_paid_once(images, repeated=under_way)
 
 
 def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
-    # A worker that holds one message and waits for the next is the one that kombu 5.7 cannot disconnect.
+    # kombu 5.7 cannot disconnect a worker that holds one message and waits for the next.
     TASKS.wake.apply_async(countdown=20)
     wait_until(lambda: "documents.wake" in str(flow.context.redis.hvals("unacked")), 90, "a worker holds the message")
     redis_server.kill()
     workers = [stack[name] for name in ("cpu-1", "control-1", "ai-1")]
     wait_until(lambda: all(worker.says("Cannot connect") for worker in workers), 90, "every worker has noticed")
-    wait_until(lambda: not flow.held(midway), 90, "what was under way is committed, without Redis")
+    wait_until(lambda: not flow.held(midway), 90, "calls under way are committed without Redis")
     redis_server.start()
     _finish(flow, midway, images)
     assert all(running.alive for running in stack.running)
@@ -48,10 +48,14 @@ def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flo
 def test_workers_outlive_a_redis_that_is_full(midway: str, stack: Stack, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
     redis_server.limit_memory(1)
-    wait_until(lambda: not flow.held(midway), 90, "what was under way is committed")
+    wait_until(lambda: not flow.held(midway), 90, "calls under way are committed")
     stack.start("cpu-2")
     noticing = [stack[name] for name in ("ai-1", "beat-1", "cpu-2")]
-    wait_until(lambda: all(one.says("OOM command not allowed") for one in noticing), 90, "a fresh worker noticed, too")
+    wait_until(
+        lambda: all(worker.says("OOM command not allowed") for worker in noticing),
+        90,
+        "the new workers report the full Redis",
+    )
     assert all(running.alive for running in stack.running)
     redis_server.limit_memory(0)
     _finish(flow, midway, images)
@@ -96,9 +100,7 @@ def test_postgresql_restarted(midway: str, flow: Flow, postgres: Postgres) -> No
 
 @pytest.mark.rotating
 @POSTGRESQL
-def test_postgresql_restarted_again_and_again_while_pages_come_fast(
-    stack: Stack, flow: Flow, postgres: Postgres
-) -> None:
+def test_repeated_restarts_of_postgresql_during_fast_pages(stack: Stack, flow: Flow, postgres: Postgres) -> None:
     flow.provider.script.latency_s = 0
     stack.start(*FLEET, "ai-2")
     document_id = flow.submit(240)

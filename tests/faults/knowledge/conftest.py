@@ -39,5 +39,5 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
 
 @pytest.fixture
 def kb(context: Context, provider: ProviderServer, data_dir: Path) -> Knowledge:
-    """The knowledge flow as a test sees it."""
+    """Helpers for the knowledge flow."""
     return Knowledge(context, provider, data_dir)

@@ -1,4 +1,4 @@
-"""The knowledge flow as a fault test sees it: bases and notes to add, rows to look at, promises to check."""
+"""The knowledge flow for fault tests: adds bases and notes, reads rows and checks promises."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ START_S = 120
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a test does with knowledge, the rows and the provider."""
+    """Acts of a test on knowledge, its rows and the provider."""
 
     context: Context
     provider: ProviderServer
@@ -37,7 +37,7 @@ class Knowledge:
         return knowledge.create_base(name, **options).id
 
     def files(self, count: int, chunks: int, name: str = "file") -> list[Path]:
-        """Text files that differ, each of so many chunks."""
+        """Write different text files, each with this many chunks."""
         (self.folder / "in").mkdir(exist_ok=True)
         paths = [self.folder / "in" / f"{name} {number:03}.md" for number in range(count)]
         for path in paths:
@@ -45,13 +45,13 @@ class Knowledge:
         return paths
 
     def add(self, base: str, count: int, chunks: int = 6, name: str = "file") -> list[str]:
-        """Add files and begin with them; their ids."""
+        """Add files and launch their items; return their ids."""
         added = knowledge.add_files(base, self.files(count, chunks, name))
         assert not added.failed
         return [item.id for item in added.created]
 
     def states(self) -> dict[str, int]:
-        """How many items are in which state."""
+        """Count items by state."""
         with self.context.db.read() as session:
             return dict(Counter(session.execute(select(ITEMS.c.status)).scalars()))
 
@@ -59,39 +59,39 @@ class Knowledge:
         wait_until(lambda: set(self.states()) == {"completed"}, within_s, "all items are completed", last=self.stand)
 
     def stand(self) -> object:
-        """How things stand, for people."""
+        """Describe the state for the report of a failed test."""
         with self.context.db.read() as session:
             rows = session.execute(select(ITEMS.c.name, ITEMS.c.status, ITEMS.c.progress, ITEMS.c.error)).all()
             held = session.execute(select(BATCHES.c.item_id, BATCHES.c.status, BATCHES.c.worker_id)).all()
         return rows[:10], held[:10], self.provider.counts
 
     def completions(self) -> list[str]:
-        """The names of the items in the order in which they were completed."""
+        """Return the names of the items in the order of their completion."""
         with self.context.db.read() as session:
             return list(session.execute(select(ITEMS.c.name).order_by(ITEMS.c.finished_at)).scalars())
 
     def paid(self) -> Counter[str]:
-        """How often each text was embedded at the provider's cost."""
+        """Count paid embeddings of each text."""
         good = (record for record in self.provider.records if record.status == 200)
         return Counter(text for record in good for text in record.body["input"])
 
     def assert_as_undisturbed(self, ids: list[str], chunks: int = 6) -> None:
-        """Every chunk and vector equals, row by row, that of a run without faults; there are no others."""
+        """Check that chunks and vectors equal, row by row, those of a run without faults."""
         rows = published(self.context)
         assert len(rows) == len(ids) * chunks
         for item_id in ids:
             item = queries.item(self.context, item_id)
             assert (item.status, item.progress, item.chunk_count) == (ItemStatus.COMPLETED, 100, chunks)
-            found = Driver.texts_of(self.context, item_id)
+            texts = Driver.texts_of(self.context, item_id)
             text = long_text(item.name.removesuffix(".md"), chunks)
-            assert found == [paragraph.strip() for paragraph in text.split("\n\n")]
+            assert texts == [paragraph.strip() for paragraph in text.split("\n\n")]
         for *_, text, _heading, _page, _start, _end, digest, model, _dims, data in rows:
             assert digest == digest_of(text)
             expected = LexicalEmbeddings().embed([text]).vectors[0] if model.startswith(LOCAL) else default_vector(text)
             assert data == vectors.pack([expected])
         assert checking.check(self.context).sound, checking.check(self.context)
 
-    def assert_paid_once(self, again: int = 0) -> None:
-        """Each text was paid for once, but for those of at most `again` calls that were under way at the fault."""
+    def assert_paid_once(self, repeated: int = 0) -> None:
+        """Check that each text was paid for once, except texts of at most `repeated` calls under way at the fault."""
         twice = {text: count for text, count in self.paid().items() if count > 1}
-        assert sum(count - 1 for count in twice.values()) <= 2 * again, twice
+        assert sum(count - 1 for count in twice.values()) <= 2 * repeated, twice

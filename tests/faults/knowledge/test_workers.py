@@ -1,4 +1,4 @@
-"""Workers that are killed at any step, providers that fail in storms, Redis emptied: the same rows as undisturbed."""
+"""Killed workers, storms of provider errors and an emptied Redis leave the same rows as a run without faults."""
 
 import signal
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
-# What dies, and how many calls may have been under way or answered in vain.
+# The function at which the worker dies, and the most calls under way or without a stored answer.
 STEPS = {
     "when_an_item_is_begun": ("work.admission:admit:after", 0),
     "with_an_item_to_read": ("work.content:_claim:after", 0),
@@ -54,7 +54,7 @@ def _die_and_finish(kb: Knowledge, in_vain: int, folder: Path, env: dict[str, st
     FLOW.free_lost(kb.context, {WORKER})
     Driver(kb.context, "w:2:b").finish()
     kb.assert_as_undisturbed(ids)
-    kb.assert_paid_once(again=in_vain)
+    kb.assert_paid_once(repeated=in_vain)
 
 
 @SQLITE
@@ -73,12 +73,12 @@ def test_the_same_on_postgresql(kb: Knowledge, in_vain: int, data_dir: Path, set
 
 
 @pytest.mark.rotating
-def test_killed_workers_emptied_redis_and_a_storm_of_errors_leave_no_trace(
+def test_results_survive_killed_workers_an_emptied_redis_and_a_storm_of_errors(
     stack: Stack, kb: Knowledge, redis_server: RedisServer
 ) -> None:
     kb.provider.script.rule = _storm()
     stack.start("knowledge-1", "knowledge-2", "beat-1")
-    ids = [one for number in range(3) for one in kb.add(kb.base(f"base {number}"), 8, name=f"file {number}")]
+    ids = [item_id for number in range(3) for item_id in kb.add(kb.base(f"base {number}"), 8, name=f"file {number}")]
     assert kb.provider.wait_for_calls(12, START_S), kb.stand()
     stack["knowledge-1"].kill_group()
     stack.start("knowledge-3")
@@ -87,15 +87,15 @@ def test_killed_workers_emptied_redis_and_a_storm_of_errors_leave_no_trace(
     redis_server.flush()
     kb.finish()
     kb.assert_as_undisturbed(ids)
-    # Of the killed worker's threads, as many calls as the gate lets through.
-    kb.assert_paid_once(again=4)
+    # Of the killed worker's threads, as many calls as the gate admits.
+    kb.assert_paid_once(repeated=4)
     with kb.context.db.read() as session:
         assert session.execute(FLOW.anything).scalar_one() == 0  # type: ignore[arg-type]
 
 
 def _storm() -> Callable[[Record], Fault | None]:
-    """Every third call fails, in turn with 429 and 503, until thirty have been made; no batch twice, so that with the
-    worker's death none has used up its three attempts."""
+    """Fail every third of the first thirty calls, in turn with 429 and 503; no batch twice, so that no batch loses its
+    three attempts together with the worker's death."""
     seen: list[Record] = []
     failed: set[str] = set()
 
@@ -112,7 +112,7 @@ def _storm() -> Callable[[Record], Fault | None]:
 @pytest.mark.rotating
 @SQLITE
 def test_acceptance_of_the_design(stack: Stack, kb: Knowledge) -> None:
-    """Batch of 100 files; a small base beside it; an item deleted while it runs; a large file."""
+    """A batch of 100 files, a small base beside it, the deletion of a running item, and a large file."""
     kb.provider.script.latency_s = 0.02
     stack.start("knowledge-1", "beat-1")
     large = kb.folder / "large.md"
@@ -128,10 +128,10 @@ def test_acceptance_of_the_design(stack: Stack, kb: Knowledge) -> None:
     added = knowledge.add_files(third, [large])
     item_id = added.created[0].id
     wait_until(lambda: queries.item(kb.context, item_id).status == "embedding", DONE_S, "it runs", last=kb.stand)
-    seen = {one.progress for one in knowledge.items(first, limit=200)}
-    assert seen - {0, 100} or len(seen) == 2, "progress is seen while it runs"
+    seen = {listed.progress for listed in knowledge.items(first, limit=200)}
+    assert seen - {0, 100} or len(seen) == 2, "progress is visible while it runs"
     knowledge.delete(item_id)
-    with suppress(UnknownItem):  # a worker was quick
+    with suppress(UnknownItem):  # the item may be completed
         assert queries.item(kb.context, item_id).deleting
     wait_until(lambda: _is_gone(kb, item_id), DONE_S, "the deleted item is gone", last=kb.stand)
     kb.finish()
@@ -141,7 +141,7 @@ def test_acceptance_of_the_design(stack: Stack, kb: Knowledge) -> None:
     assert len(before) <= 2 * len(few) + 4, "the small base had its share of the turns"
     assert checking.check(kb.context).sound
     kb.assert_paid_once()
-    assert {queries.item(kb.context, one).progress for one in ids} == {100}
+    assert {queries.item(kb.context, listed).progress for listed in ids} == {100}
 
 
 def _is_gone(kb: Knowledge, item_id: str) -> bool:

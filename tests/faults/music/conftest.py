@@ -41,7 +41,7 @@ def settings_env(
 
 @pytest.fixture
 def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """Its workers are of this flow."""
+    """A stack with workers of this flow."""
     monkeypatch.setitem(ROLES, "music", ["worker", "-Q", f"control,{CALLS}", "-P", "threads", "-c", "4"])
     monkeypatch.setitem(ROLES, "calls", ["worker", "-Q", CALLS, "-P", "prefork", "-c", "1"])
     monkeypatch.setitem(ROLES, "control", ["worker", "-Q", "control", "-P", "threads", "-c", "4"])
@@ -50,6 +50,6 @@ def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
 
 @pytest.fixture
 def other() -> Iterator[ProviderServer]:
-    """The provider that stands in for `ai`, where a test says so."""
+    """The provider that a test may configure as the fallback of `ai`."""
     with ProviderServer(answer=songs.answer) as server:
         yield server

@@ -1,4 +1,4 @@
-"""The music flow as a fault test sees it."""
+"""The music flow for fault tests."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def change(**settings: str) -> None:
 
 
 def limits(value: str) -> None:
-    """The same limit on every queue of the flow."""
+    """Set this limit on every queue of the flow."""
     change(**{f"queue.{name}.limits": value for name in QUEUES})
 
 
@@ -49,6 +49,6 @@ def count(provider: ProviderServer, path: str) -> int:
 
 
 def asked_for(*providers: ProviderServer) -> Counter[str]:
-    """How often each song was in a metadata call that was answered."""
+    """Count each song's answered metadata calls."""
     answered = (r for p in providers for r in p.records if r.path == CHAT and r.status == 200)
     return Counter(song["id"] for record in answered for song in songs.in_prompt(record))

@@ -1,4 +1,4 @@
-"""Another provider stands in, on real workers."""
+"""A fallback provider, on real workers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A music run while Redis, the database or the provider goes away."""
+"""A music run during an outage of Redis, the database or the provider."""
 
 import pytest
 
@@ -12,13 +12,13 @@ from tests.support.redis_server import RedisServer
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-# Sweeps far enough apart for living workers to be back before they are missed twice.
+# Between two sweeps live workers have time to reconnect, so that none is missed twice.
 pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
 
 
 @pytest.fixture
 def midway(stack: Stack, provider: ProviderServer) -> None:
-    """A run of 80 songs, two batches at once, in its middle."""
+    """Start a run of 80 songs with two batches at once, and wait until it is in its middle."""
     limits("1000/s")
     change(queue_concurrency="2")
     provider.script.latency_s = 0.3
@@ -62,7 +62,7 @@ def test_redis_killed_and_restarted_without_its_data(
 ) -> None:
     redis_server.kill()
     redis_server.lose_data()
-    # Work under way commits without Redis.
+    # Calls under way are committed without Redis.
     wait_until(lambda: not get_under_way(), 90, "calls under way are committed", last=get_under_way)
     redis_server.start()
     finish(provider)
@@ -87,11 +87,11 @@ def test_worker_killed_on_postgresql_costs_its_calls_and_nothing_else(
     stack["music-1"].kill_group()
     wait_until(ended, 120, "the run has ended", last=stand)
     assert music.status().songs == {"COMPLETED": 80}
-    # Two lanes: at most two calls were under way in the worker that was killed.
+    # Two lanes: the killed worker had at most two calls under way.
     assert len(provider.records) <= 16 + 2
     assert max(asked_for(provider).values()) <= 2
 
 
 def get_under_way() -> list[str]:
-    """Batches that a worker holds."""
+    """Return the batches that a worker holds."""
     return [str(batch.id) for batch in music.batches(status=music.BatchStatus.PROCESSING)]

@@ -22,12 +22,12 @@ def test_start_syncs_enqueues_and_describes_all_songs(stack: Stack, provider: Pr
     with pytest.raises(music.AlreadyRunning):
         music.start()
     wait_until(ended, 90, "the run has ended", last=stand)
-    found = music.status()
-    assert found.songs == {"COMPLETED": 30}
+    overview = music.status()
+    assert overview.songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 3)
-    assert found.run is not None
-    assert found.run.sync_report is not None
-    assert found.run.sync_report["added"] == 30
+    assert overview.run is not None
+    assert overview.run.sync_report is not None
+    assert overview.run.sync_report["added"] == 30
 
 
 def test_worker_killed_in_a_call_costs_that_call_and_nothing_else(stack: Stack, provider: ProviderServer) -> None:
@@ -45,7 +45,9 @@ def test_worker_killed_in_a_call_costs_that_call_and_nothing_else(stack: Stack, 
 
 
 @pytest.mark.rotating
-def test_limit_holds_and_failed_embedding_is_tried_without_new_metadata(stack: Stack, provider: ProviderServer) -> None:
+def test_limit_holds_and_failed_embedding_is_retried_without_new_metadata(
+    stack: Stack, provider: ProviderServer
+) -> None:
     limits("2/3s")
     add_songs_here()
     failures = iter([True])

@@ -27,15 +27,15 @@ from tests.support.redis_server import free_port
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 RUN_S = float(os.environ.get("PENSTOCK_FAULTS_S") or 0)
-"""How long a test of endurance shall go on: `PENSTOCK_FAULTS_S=60`. In CI it ends once it has seen enough. Read here:
-tests run without any of the caller's own settings."""
+"""The least duration of an endurance test: `PENSTOCK_FAULTS_S=60`. In CI it ends after enough faults. Read at import,
+since tests run without the caller's settings."""
 START_S = 60
 UPKEEP_S = 1
-"""How often beat runs the upkeep here."""
+"""The interval of beat's upkeep in these tests."""
 QUIET_S = 40
-"""Longer than upkeep keeps an unused reservation."""
+"""A time after which upkeep has released unused reservations."""
 QUICK = {
     "HEARTBEAT_MS": "500",
     "OWNER_TTL_SECONDS": "1.5",
@@ -99,20 +99,20 @@ class Fleet:
         lines = [line for path in self.folder.glob("*.journal") for line in path.read_text().splitlines()]
         return [rest for word, _, rest in (line.partition(" ") for line in lines) if word == event]
 
-    def ask_state(self, ask: Callable[[Store], Awaitable[Found]]) -> Found:
+    def ask_state(self, ask: Callable[[Store], Awaitable[Result]]) -> Result:
         """Read the state in Redis."""
 
-        async def asked() -> Found:
+        async def read() -> Result:
             async with Store(GatewaySettings(), self.context.settings.effective_redis_url) as store:
                 return await ask(store)
 
-        return asyncio.run(asked())
+        return asyncio.run(read())
 
     def jobs(self) -> dict[str, Job]:
         """Return all jobs, by the request id of their session."""
-        found = self.ask_state(lambda store: Jobs(store).list(limit=100_000))
-        assert len({job.request_key for job in found}) == len(found), "a request is one job"
-        return {job.request_key.partition(":")[2]: job for job in found}
+        all_jobs = self.ask_state(lambda store: Jobs(store).list(limit=100_000))
+        assert len({job.request_key for job in all_jobs}) == len(all_jobs), "a request is one job"
+        return {job.request_key.partition(":")[2]: job for job in all_jobs}
 
     def living(self) -> set[str]:
         """Return the living instances."""
@@ -129,13 +129,13 @@ class Fleet:
     def describe(self) -> str:
         """Describe the state of Redis, for the report of a failed test."""
 
-        async def asked(store: Store) -> list[object]:
+        async def read(store: Store) -> list[object]:
             instances, nodes = await Instances(store).living(), await Snapshots(store).listed()
             jobs, waiting = await Jobs(store).list(limit=100_000), await Waiting(store).pools()
             return [*self._open(jobs), waiting, instances, *nodes]
 
         avoided = {key: self.context.redis.hgetall(key) for key in self.context.redis.scan_iter("*:avoid")}
-        return "\n".join(map(str, [*self.ask_state(asked), self.reservations(), avoided]))
+        return "\n".join(map(str, [*self.ask_state(read), self.reservations(), avoided]))
 
     def wait_until_quiet(self) -> None:
         """Wait until every job is released and no slot is held, and run the upkeep like beat."""
@@ -166,10 +166,10 @@ class Fleet:
         assert jobs.keys() == load.asked
         assert {job.outcome for job in jobs.values()} == {"ok"}
         # If the answer to a result is lost, the node sends the result again, and gets the same answer.
-        taken = Counter(job_id for job_id, _ in {tuple(line.split()) for line in self.journal("taken")})
-        assert set(taken.values()) == {1}, "no job ended twice"
-        begun = Counter(self.journal("began"))
+        recorded = Counter(job_id for job_id, _ in {tuple(line.split()) for line in self.journal("taken")})
+        assert set(recorded.values()) == {1}, "no job ended twice"
+        started = Counter(self.journal("began"))
         wasted = {
-            request: (begun[request], job.attempt) for request, job in jobs.items() if begun[request] > job.attempt
+            request: (started[request], job.attempt) for request, job in jobs.items() if started[request] > job.attempt
         }
         assert not wasted, "no attempt was done twice"

@@ -16,7 +16,7 @@ KILLS = 3
 NOTICED_S = 30
 
 
-def test_instances_are_killed_one_after_another_and_every_request_is_answered_once(fleet: Fleet) -> None:
+def test_every_request_is_answered_once_while_instances_are_killed_in_turn(fleet: Fleet) -> None:
     fleet.start("a", "b", "c")
     fleet.node("n1")
     fleet.node("n2")
@@ -36,7 +36,7 @@ def test_instances_are_killed_one_after_another_and_every_request_is_answered_on
 
 
 @pytest.mark.rotating
-def test_an_instance_that_stands_still_past_its_time_and_goes_on_does_no_harm(fleet: Fleet) -> None:
+def test_an_instance_that_resumes_after_its_lease_expired_does_no_harm(fleet: Fleet) -> None:
     fleet.start("a", "b")
     fleet.node("n1")
     fleet.node("n2")
@@ -53,7 +53,7 @@ def test_an_instance_that_stands_still_past_its_time_and_goes_on_does_no_harm(fl
 
 
 @pytest.mark.rotating
-def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fleet: Fleet) -> None:
+def test_a_node_that_stalls_past_its_time_loses_its_jobs_and_reconnects(fleet: Fleet) -> None:
     fleet.start("a", "b")
     fleet.node("n1", fleet.urls[0])
     fleet.node("n2", fleet.urls[1])
@@ -71,7 +71,7 @@ def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fl
 
 
 @pytest.mark.rotating
-def test_one_request_fifty_times_to_three_instances_is_done_once(fleet: Fleet) -> None:
+def test_fifty_copies_of_a_request_to_three_instances_are_one_job(fleet: Fleet) -> None:
     fleet.start("a", "b", "c")
     fleet.node("n1")
 

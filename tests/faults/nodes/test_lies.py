@@ -1,4 +1,4 @@
-"""Nodes that lie: the caller gets an honest node's answer nevertheless."""
+"""Lying nodes: the caller nevertheless gets the answer of an honest node."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -76,10 +76,10 @@ LIES: list[Callable[[RawNode, Got], None]] = [
 SILENT = {"another_job", "another_attempt", "too_late"}
 """Lies after which the node sends nothing about the job."""
 PATIENT = {"COOL_DOWN_MS": "600000", "HEARTBEAT_MS": "2000", "OWNER_TTL_SECONDS": "6"}
-"""A node that dropped a job gets no job before the honest node connects, however slow the machine is."""
+"""A node that dropped a job gets no job before the honest node connects, on any machine."""
 
 
-def test_whatever_nodes_lie_the_answer_is_an_honest_nodes(fleet: Fleet) -> None:
+def test_lying_nodes_do_not_change_the_answer_of_an_honest_node(fleet: Fleet) -> None:
     fleet.start("a", MAX_MESSAGE_BYTES=str(MAX_BYTES), **PATIENT)
     [url] = fleet.urls
     names = [lie.__name__ for lie in LIES]

@@ -11,7 +11,7 @@ CUTS = 5
 NOTICED_S = 30
 
 
-def test_connections_that_are_cut_hang_or_trickle_lose_nothing(fleet: Fleet) -> None:
+def test_cut_hanging_and_trickling_connections_lose_no_request(fleet: Fleet) -> None:
     fleet.start("a")
     with TcpProxy(fleet.ports["a"]) as proxy:
         fleet.node("n1", proxy.url)

@@ -78,8 +78,8 @@ def converted(fleet: Fleet, document_id: str) -> str:
     return documents.status(document_id).read_text()
 
 
-def test_a_scan_is_complete_though_a_node_dies_half_way(fleet: Fleet, data_dir: Path) -> None:
-    fleet.start("a", HEARTBEAT_MS="4000")  # a stalled node does not count as gone at once
+def test_a_scan_is_completed_after_a_node_dies_half_way(fleet: Fleet, data_dir: Path) -> None:
+    fleet.start("a", HEARTBEAT_MS="4000")  # a stalled node counts as connected for a while
     fleet.stack.start("cpu-1", "control-1", "ai-1", "beat-1")
     start_node(fleet, "n1")
     start_node(fleet, "n2")
@@ -87,8 +87,8 @@ def test_a_scan_is_complete_though_a_node_dies_half_way(fleet: Fleet, data_dir: 
     undisturbed = converted(fleet, documents.submit(scan(data_dir / "first.pdf")).id)
     assert [f"page {number}" in undisturbed for number in range(PAGES)] == [True] * PAGES
     second = documents.submit(scan(data_dir / "second.pdf"), fresh=True, use_cache=False).id
-    begun = lambda: documents.status(second).status is DocumentStatus.PROCESSING  # noqa: E731
-    wait_until(begun, DONE_S, "its pages are being converted")
+    started = lambda: documents.status(second).status is DocumentStatus.PROCESSING  # noqa: E731
+    wait_until(started, DONE_S, "its pages are being converted")
     fleet.stack["n1"].pause()  # the node must have a page when it dies
     wait_until(lambda: _has_a_page(fleet, "n1"), DONE_S, "the first node has a page", last=fleet.describe)
     fleet.stack["n1"].kill()

@@ -11,9 +11,7 @@ pytestmark = pytest.mark.faults
 TIMES = 2
 
 
-def test_a_redis_that_is_killed_and_comes_back_costs_time_and_no_request(
-    fleet: Fleet, redis_server: RedisServer
-) -> None:
+def test_a_restart_of_a_killed_redis_costs_time_and_no_request(fleet: Fleet, redis_server: RedisServer) -> None:
     fleet.start("a", "b")
     fleet.node("n1")
     with fleet.load() as load:
@@ -27,9 +25,7 @@ def test_a_redis_that_is_killed_and_comes_back_costs_time_and_no_request(
 
 
 @pytest.mark.rotating
-def test_a_redis_that_is_emptied_ends_what_is_under_way_and_new_work_goes_on(
-    fleet: Fleet, redis_server: RedisServer
-) -> None:
+def test_an_emptied_redis_ends_jobs_under_way_and_new_jobs_run(fleet: Fleet, redis_server: RedisServer) -> None:
     fleet.start("a", "b")
     fleet.node("n1")
     with fleet.load() as load:

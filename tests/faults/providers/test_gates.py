@@ -1,4 +1,4 @@
-"""Gates over a whole fleet, counted at the provider."""
+"""Gates over a whole fleet. The provider counts the calls."""
 
 import json
 import subprocess
@@ -37,8 +37,8 @@ def _wait_until_nothing_is_in_flight(flow: Flow) -> None:
 
 @POSTGRESQL
 @LIMITED
-def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(stack: Stack, flow: Flow) -> None:
-    # The server allows the limit in a slightly shorter time: scheduling on a busy machine is not what is tested.
+def test_no_window_exceeds_its_limit_while_workers_start_and_end(stack: Stack, flow: Flow) -> None:
+    # The provider's window is slightly shorter, since the test is not about scheduling on a busy machine.
     flow.provider.configure({"limit": 8, "window_s": 1.8, "latency_s": 0.1})
     stack.start(*FLEET, "ai-2")
     document_id = flow.submit(40)
@@ -79,14 +79,14 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     stack.start("ai-2")
     _wait_until_nothing_is_in_flight(flow)
     seen = _calls(flow)
-    assert seen <= at_pause + 4, "none but the calls in flight"
+    assert seen <= at_pause + 4, "only calls in flight"
     flow.context.redis.flushall()
     flow.cut_connections()
     gate = gates.gate(flow.context, QUEUE)
-    wait_until(gate.own.ready, 90, "a worker put the pause back")
+    wait_until(gate.own.ready, 90, "a worker restored the pause")
     assert gate.inspect().closed_by == "operator"
     wait_until(lambda: stack["ai-2"].says(" ready."), 90, "the later worker is ready")
-    assert _calls(flow) == seen, "nobody called while the queue was paused"
+    assert _calls(flow) == seen, "no call while the queue was paused"
     queue_control.resume(flow.context, QUEUE)
     flow.wait_for_status(document_id, within_s=180)
     flow.assert_exactly_once(document_id)
@@ -99,7 +99,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     PROVIDERS__TEST__BREAKER_COOL_DOWN_S="2",
     DOCUMENTS__BACKOFF_S="[1,1,1,1,1,1]",
 )
-def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat(stack: Stack, flow: Flow) -> None:
+def test_a_provider_that_is_down_gets_only_single_probes_also_without_beat(stack: Stack, flow: Flow) -> None:
     flow.provider.configure({"always": {"kind": "reply", "status": 503}, "latency_s": 0.05})
     stack.start("cpu-1", "control-1", "ai-1", "ai-2")
     document_id = flow.submit(12)
@@ -107,7 +107,7 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat
     wait_until(lambda: breaker.inspect().state == "open", 90, "the breaker opened")
     _wait_until_nothing_is_in_flight(flow)
     opened = _calls(flow)
-    assert opened <= 3 + 8, "the failures that opened it, and what was in flight"
+    assert opened <= 3 + 8, "the failures that opened it, and calls in flight"
     wait_until(lambda: _calls(flow) > opened, 90, "a probe")
     wait_until(lambda: breaker.inspect().left_s > 1, 90, "the probe failed and it opened for longer")
     assert _calls(flow) == opened + 1, "one probe in the whole fleet"
@@ -118,7 +118,7 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat
 
 @SQLITE
 @settings(PROVIDERS__TEST__TIMEOUT_S="2", PROVIDERS__TEST__CONCURRENCY="8")
-def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack, flow: Flow) -> None:
+def test_slots_of_a_killed_worker_expire(stack: Stack, flow: Flow) -> None:
     flow.provider.configure({"latency_s": 1.5})
     queue_control.change_setting(flow.context, f"queue.{QUEUE}.concurrency", "2")
     stack.start(*FLEET)
@@ -164,7 +164,7 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(processes)])
 
 @pytest.mark.rotating
 @SQLITE
-def test_of_twenty_processes_at_a_half_open_breaker_one_probes(flow: Flow, redis_url: str) -> None:
+def test_one_of_twenty_processes_probes_a_half_open_breaker(flow: Flow, redis_url: str) -> None:
     gates.sync(flow.context)
     flow.provider.configure({"latency_s": 1, "api_key": ""})
     gates.breaker(flow.context, BREAKER).open(0.001, "down")
@@ -177,7 +177,7 @@ def test_of_twenty_processes_at_a_half_open_breaker_one_probes(flow: Flow, redis
 
 @SQLITE
 @settings(PROVIDERS__TEST__CONCURRENCY="4")
-def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Stack, flow: Flow) -> None:
+def test_after_a_daily_quota_only_calls_in_flight_end(stack: Stack, flow: Flow) -> None:
     quota = json.dumps({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [DAILY]}})
     stack.start(*FLEET)
     document_id = flow.submit(20)
@@ -189,14 +189,14 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     refused_at = next(n for n, record in enumerate(flow.provider.records) if record.status == 429)
     assert _calls(flow) <= refused_at + 4, "no call beyond those in flight"
     profile = flow.context.settings.providers["test"]
-    left = next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
-    assert abs(timedelta(seconds=breaker.inspect().left_s) - left) < timedelta(minutes=1)
+    pause = next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
+    assert abs(timedelta(seconds=breaker.inspect().left_s) - pause) < timedelta(minutes=1)
     stack.kill_all()
     flow.context.redis.flushall()
     stack.start(*FLEET)
-    wait_until(lambda: breaker.inspect().state == "open", 90, "it is open again after a restart of everything")
+    wait_until(lambda: breaker.inspect().state == "open", 90, "the breaker is open after a restart of everything")
     assert flow.document(document_id).status is DocumentStatus.PROCESSING
-    # The truth first: a worker that starts between the two would open it again.
+    # The database first: a worker that starts in between would reopen the breaker.
     gates.remember_breaker(flow.context, BREAKER, None)
     breaker.close()
     flow.wait_for_status(document_id, within_s=180)

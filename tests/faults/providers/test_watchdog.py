@@ -1,4 +1,4 @@
-"""The watchdog over a whole fleet: workers that saw nothing are paused and resumed at once."""
+"""The watchdog over a whole fleet: it pauses and resumes workers without calls of their own at once."""
 
 from datetime import UTC, datetime
 
@@ -30,16 +30,16 @@ def _wait_until_both_said(stack: Stack, text: str, times: int) -> None:
 
 
 def _inspected(command: str) -> list[set[str]]:
-    """The queues that each worker names, as `celery -A tasks inspect` asks."""
+    """Return the queues of each worker's answer to `celery -A tasks inspect`."""
     answers = app.control.broadcast(command, reply=True, limit=len(BOTH), timeout=30) or []
     named = [queues for answer in answers for queues in answer.values()]
-    return [set(found) if isinstance(found, dict) else {queue["name"] for queue in found} for found in named]
+    return [set(names) if isinstance(names, dict) else {queue["name"] for queue in names} for names in named]
 
 
 @pytest.mark.rotating
 @SQLITE
 @settings(WATCHDOG_INTERVAL_S="1", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="8")
-def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
+def test_idle_workers_pause_and_resume_for_any_closer_of_the_gate(
     stack: Stack, flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack.start(*BOTH)
@@ -56,7 +56,7 @@ def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
         queues.resume(QUEUE)
     _wait_until_both_said(stack, RESUMED, 2)
 
-    # What workers that are gone left on record. The beat's watchdog alone has seen it.
+    # Calls on record of workers that have ended. Only beat's watchdog reads them.
     row = {
         "flow": "documents",
         "scope_id": "d",

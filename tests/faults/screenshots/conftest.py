@@ -17,7 +17,7 @@ WORKER = ["worker", "-Q", QUEUES, "-P", "threads", "-c"]
 
 @pytest.fixture
 def model() -> ScreenshotModel:
-    """Every segment becomes two events that are merged, so that a batch has every kind of call."""
+    """A model that makes two events of every segment. Their merge gives a batch every kind of call."""
     return ScreenshotModel(pieces=2)
 
 
@@ -29,7 +29,7 @@ def provider(model: ScreenshotModel) -> Iterator[ProviderServer]:
 
 @pytest.fixture
 def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[str, str]:
-    """Two shards a batch; waits so short that tests are, too."""
+    """Two shards in each batch, and short waits."""
     services = {
         f"PENSTOCK_PROVIDERS__{name}__{field}": value
         for name in ("EYE", "PEN")
@@ -38,7 +38,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
             "API_KEY": "k",
             "MODEL": f"{name.lower()}-model",
             "TIMEOUT_S": "20",
-            # A breaker that stays closed, so that only the attempts' outcomes show.
+            # The breaker stays closed, so that only the outcomes of attempts matter.
             "BREAKER_FAIL_MAX": "1000",
         }.items()
     }
@@ -48,7 +48,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "pen",
         "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "10",
         "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "5",
-        # Longer than it takes to add ten frames on a busy machine: else they would be two batches.
+        # Longer than a busy machine needs to add ten frames, which must not become more batches.
         "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "5",
         "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1,0.1,0.1,0.1,0.1]",
         "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
@@ -59,14 +59,14 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
 
 @pytest.fixture
 def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
-    """Its workers are of this flow."""
+    """A stack with workers of this flow."""
     monkeypatch.setitem(ROLES, "shots", [*WORKER, "6"])
-    # One thread: with more, a sibling's call may be under way when it dies, and is paid for again.
+    # One thread: with more, the death may repeat a sibling's paid call.
     monkeypatch.setitem(ROLES, "doomed", [*WORKER, "1", "-I", "tests.faults.screenshots.killing"])
     return stack
 
 
 @pytest.fixture
 def shots(context: Context, provider: ProviderServer) -> Shots:
-    """The screenshots flow as a test sees it."""
+    """Helpers for the screenshots flow."""
     return Shots(context, provider)

@@ -14,7 +14,7 @@ from pipeline.storage.context import Context
 from tests.support.screens import Driver
 
 NAME = "w"
-"""The worker in claims, as `Driver` calls it."""
+"""The name of `Driver`'s worker in claims."""
 _MAX_ROUNDS = 20
 
 
@@ -25,26 +25,26 @@ def work_off(context: Context) -> None:
         for source, _ in plan.buffers(context, plan.ready_buffers(context)):
             buffer.batch(context, source)
         plan.take_turns(context)
-        found = plan.next_steps(context, batch_ids(plan.runnable(context, ())))
-        for one in found:
-            if one.action is Action.EXPAND or _analysed(driver, one.batch_id):
-                driver.expand(one.batch_id)
+        steps = plan.next_steps(context, batch_ids(plan.runnable(context, ())))
+        for step in steps:
+            if step.action is Action.EXPAND or _analysed(driver, step.batch_id):
+                driver.expand(step.batch_id)
         driver.join(alone=True)
         while merge.waiting(context):
             driver.join()
-        if not found:
+        if not steps:
             return
 
 
 def _analysed(driver: Driver, batch_id: int) -> bool:
-    begun = analysis.claim(driver.context, batch_id)
-    for _ in range(begun.due if begun is not None else 0):
+    claimed = analysis.claim(driver.context, batch_id)
+    for _ in range(claimed.due if claimed is not None else 0):
         while driver.analyse(batch_id).requeue:
             pass
     return analysis.settle(driver.context, batch_id).status is WorkStatus.PENDING
 
 
 if __name__ == "__main__":
-    import tests.faults.screenshots.killing  # noqa: F401  # arms itself
+    import tests.faults.screenshots.killing  # noqa: F401  # the import arms it
 
     work_off(get_context())

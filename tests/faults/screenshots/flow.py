@@ -1,4 +1,4 @@
-"""The screenshots flow as a fault test sees it: frames to add, rows to look at, promises to check."""
+"""The screenshots flow for fault tests: adds frames, reads rows and checks promises."""
 
 import json
 from collections import Counter
@@ -25,38 +25,38 @@ from tests.support.screenshot_model import calls_by_operation, frame_bytes, titl
 from tests.support.waiting import wait_until
 
 DONE_S = 180
-"""How long frames may take, with whatever recovery they need, on a busy machine."""
+"""The time limit of frames, with recovery, on a busy machine."""
 START_S = 120
 BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Shots:
-    """What a test does with frames, the rows and the provider."""
+    """Acts of a test on frames, their rows and the provider."""
 
     context: Context
     provider: ProviderServer
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def add(self, amount: int = 10, *, source: str = "screen:1", titles: Sequence[str] = ()) -> list[int]:
-        """The ids of frames as a capturing program stores them, five of each title, without messages."""
-        found = []
+        """Add frames like a capturing program, five of each title, without messages; return their ids."""
+        shot_ids = []
         for title in titles or titles_in_runs(amount, 5):
             number = next(self.numbers)
             frame = Frame(source, BEGIN + timedelta(seconds=number), "Editor", title)
-            taken = intake.ingest(self.context, frame_bytes(number), frame)
-            assert taken.shot_id is not None, taken
-            found.append(taken.shot_id)
-        return found
+            ingested = intake.ingest(self.context, frame_bytes(number), frame)
+            assert ingested.shot_id is not None, ingested
+            shot_ids.append(ingested.shot_id)
+        return shot_ids
 
     def submit(self, amount: int = 10, **options: Any) -> list[int]:
-        """Add frames and begin with them; their ids."""
-        found = self.add(amount, **options)
+        """Add frames and launch their batches; return their ids."""
+        shot_ids = self.add(amount, **options)
         self.launch()
-        return found
+        return shot_ids
 
     def launch(self) -> None:
-        """Begin with whatever is to be done."""
+        """Launch all waiting work."""
         canvas.TASKS.launch(*plan.ready_buffers(self.context), Scope.BATCHES)
 
     def rows(self, table: Any) -> list[Any]:
@@ -64,11 +64,11 @@ class Shots:
             return list(session.execute(select(table).order_by(*table.primary_key.columns)))
 
     def states(self, table: Any) -> dict[str, int]:
-        """How many rows are in which state."""
+        """Count rows by state."""
         return dict(Counter(row.status for row in self.rows(table)))
 
     def wait_for(self, operation: Operation, calls: int = 1) -> None:
-        """Wait until so many calls of the operation have come in."""
+        """Wait until the provider has received this many calls of the operation."""
         seen = self.provider.wait_for(lambda: self.calls(operation) >= calls, START_S)
         assert seen, f"only {self.stand()}"
 
@@ -76,7 +76,7 @@ class Shots:
         return calls_by_operation(self.provider).get(operation, 0)
 
     def skip_waits(self) -> None:
-        """Every wait is over."""
+        """End all waits."""
         Driver(self.context).skip_waits()
 
     def assert_finished(self) -> None:
@@ -84,12 +84,12 @@ class Shots:
 
     def finish(self, within_s: float = DONE_S) -> None:
         """Wait until every batch has succeeded and every node is merged."""
-        wait_until(self._finished, within_s, "every batch has become nodes that are merged", last=self.stand)
+        wait_until(self._finished, within_s, "all batches have become nodes, and all nodes are merged", last=self.stand)
 
     def finish_batches(self) -> None:
         """Wait until every batch has succeeded, with or without nodes, and no frame waits for one.
 
-        Where adding frames takes longer than a batch waits for them, there are more batches.
+        If adding frames takes longer than a batch waits for them, there are more batches.
         """
         wait_until(
             lambda: set(self.states(BATCHES)) == {"succeeded"} and "pending" not in self.states(SHOTS),
@@ -99,16 +99,16 @@ class Shots:
         )
 
     def _finished(self) -> bool:
-        return all((found := self.states(table)) and set(found) == {"succeeded"} for table in (BATCHES, NODES))
+        return all((counts := self.states(table)) and set(counts) == {"succeeded"} for table in (BATCHES, NODES))
 
     def stand(self) -> object:
-        """How things stand, for people."""
+        """Describe the state for the report of a failed test."""
         rows = {table.name: self.states(table) for table in (SHOTS, BATCHES, SHARDS, NODES)}
         errors = [row.error for table in (BATCHES, SHARDS, NODES) for row in self.rows(table) if row.error]
         return rows, calls_by_operation(self.provider), self.provider.counts, errors
 
     def assert_once(self, shot_ids: Sequence[int]) -> None:
-        """Every frame is done; every event rests on some of them, no two on the same; merges went in once, whole."""
+        """Check that each frame is done and behind one event, and that each merge went in once and whole."""
         shots = {row.id: row.status for row in self.rows(SHOTS)}
         assert {shot_id: shots[shot_id] for shot_id in shot_ids} == dict.fromkeys(shot_ids, "succeeded")
         nodes = self.rows(NODES)
@@ -116,8 +116,8 @@ class Shots:
         origins = Counter(link.shot_id for link in self.rows(LINKS))
         assert origins == dict.fromkeys(shot_ids, 1), "each frame is behind exactly one event"
         assert len({node.origin_key for node in nodes}) == len(nodes)
-        made = Counter(row.node_id for row in self.rows(PROVENANCE) if row.act == "made")
-        assert made == {node.id: 1 for node in nodes}
+        created = Counter(row.node_id for row in self.rows(PROVENANCE) if row.act == "made")
+        assert created == {node.id: 1 for node in nodes}
         self._assert_merged_once(events)
 
     def _assert_merged_once(self, events: Sequence[Any]) -> None:
@@ -125,17 +125,17 @@ class Shots:
         assert merged == {node.id: 1 for node in events if node.merged_into_id}
         stand = {node.id: node for node in events if node.merged_into_id is None}
         for node in stand.values():
-            # Summaries name frames: one that a merge lost would be missing.
+            # Summaries name frames, so a lost merge would lack a name.
             parts = [other for other in events if other.merged_into_id == node.id]
-            told = {word for part in (node, *parts) for word in json.loads(part.own)["summary"].split()}
-            assert set(node.summary.split()) == told, (node.summary, told)
+            expected = {word for part in (node, *parts) for word in json.loads(part.own)["summary"].split()}
+            assert set(node.summary.split()) == expected, (node.summary, expected)
 
     def merged(self) -> int:
-        """How many nodes went into another."""
+        """Count the nodes that were merged into another."""
         return sum(row.act == "merged" for row in self.rows(PROVENANCE))
 
-    def assert_paid_once(self, *, again: int = 0) -> None:
-        """There was one call for each result that is stored, and at most `again` more: those under way at the fault."""
+    def assert_paid_once(self, *, repeated: int = 0) -> None:
+        """Check that each stored result cost one call, with at most `repeated` more calls, under way at the fault."""
         merged = [row for row in self.rows(PROVENANCE) if row.act == "merged" and row.method == "model"]
         needed = {
             Operation.ANALYSE: len(self.rows(SHARDS)),
@@ -144,4 +144,4 @@ class Shots:
         }
         more = {operation: self.calls(operation) - stored for operation, stored in needed.items()}
         assert min(more.values()) >= 0, more
-        assert sum(more.values()) <= again, (more, self.stand())
+        assert sum(more.values()) <= repeated, (more, self.stand())

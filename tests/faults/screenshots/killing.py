@@ -1,7 +1,7 @@
 """A worker that dies at a named point: imported by `doomed` and by workers with `-I tests.faults.screenshots.killing`.
 
-`KILL_AT` names a function and when: `MODULE:FUNCTION:before`, `:after` its first call, or `:during` it, a moment after
-it began. The whole process gets SIGKILL, as from the system's OOM killer.
+`KILL_AT` names a function and a moment: `MODULE:FUNCTION:before`, `:after` its first call, or `:during` it, shortly
+after its start. The whole process gets SIGKILL, as from the system's OOM killer.
 """
 
 import functools
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 DURING_S = 0.15
-"""Less than the provider takes to answer."""
+"""Less than the latency of the provider."""
 
 
 def _die() -> None:
@@ -37,7 +37,7 @@ def _deadly(function: Callable[..., Any], when: str) -> Callable[..., Any]:
 
 
 def arm(point: str) -> None:
-    """Make the function deadly, for callers that look it up by its module or its class."""
+    """Make the function kill the process, for callers that read it from its module or its class."""
     module_name, name, when = point.split(":")
     holder: Any = importlib.import_module(module_name)
     *path, last = name.split(".")

@@ -1,4 +1,4 @@
-"""A vision or text model that fails, answers nonsense, costs too much, or is not there."""
+"""A vision or text model that fails, answers nonsense, costs too much, or is absent."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_shard_that_fails_five_times_succeeds_and_its_sibling_is_asked_once(stac
     assert shown(shots.provider, Operation.ANALYSE, None) == {tuple(ids[:5]): 6, tuple(ids[5:]): 1}
 
 
-# No other call succeeds: after some openings of the breaker, the worker asks the provider a free question.
+# No other call succeeds. After some openings of the breaker, the worker sends the provider a free request.
 @pytest.mark.rotating
 @settings(
     PROVIDERS__EYE__BREAKER_FAIL_MAX="1",
@@ -52,18 +52,21 @@ def test_six_failures_are_a_dead_letter_and_a_replay_asks_only_for_the_failed_sh
     assert "500" in letter.reason
     assert "after 6 attempts" in letter.reason
     assert shots.states(SHOTS) == {"failed_permanent": 10}
-    asked = shown(shots.provider, Operation.ANALYSE, None)
-    assert asked[tuple(ids[:5])] == 1
-    assert asked[tuple(ids[5:])] > 6, "as long as it may be an outage, no attempt is used"
+    shown_before = shown(shots.provider, Operation.ANALYSE, None)
+    assert shown_before[tuple(ids[:5])] == 1
+    assert shown_before[tuple(ids[5:])] > 6, "a possible outage uses no attempt"
     shots.provider.script.rule = None
     assert service.replay(shots.context, "batch") == [letter.id]
     shots.launch()
     shots.finish()
     shots.assert_once(ids)
-    assert shown(shots.provider, Operation.ANALYSE, None) == {**asked, tuple(ids[5:]): asked[tuple(ids[5:])] + 1}
+    assert shown(shots.provider, Operation.ANALYSE, None) == {
+        **shown_before,
+        tuple(ids[5:]): shown_before[tuple(ids[5:])] + 1,
+    }
 
 
-def test_text_model_that_fails_is_done_without_and_the_batch_says_so(stack: Stack, shots: Shots) -> None:
+def test_a_batch_continues_without_a_failing_text_model_and_notes_it(stack: Stack, shots: Shots) -> None:
     stack.start("shots-1", "beat-1")
     shots.provider.script.rule = always_on(Operation.EXPAND, BUSY)
     ids = shots.submit()
@@ -77,14 +80,14 @@ def test_text_model_that_fails_is_done_without_and_the_batch_says_so(stack: Stac
 
 @pytest.mark.rotating
 @settings(PROVIDERS__PEN__BREAKER_FAIL_MAX="1", PROVIDERS__PEN__BREAKER_COOL_DOWN_S="600")
-def test_text_model_whose_breaker_is_open_holds_nothing_up(stack: Stack, shots: Shots) -> None:
+def test_an_open_breaker_of_the_text_model_delays_no_batch(stack: Stack, shots: Shots) -> None:
     stack.start("shots-1", "beat-1")
     shots.provider.script.rule = always_on(Operation.EXPAND, BUSY)
     ids = shots.submit(20)
     shots.finish()
     shots.assert_once(ids)
     assert {row.made_by for row in shots.rows(BATCHES)} == {"direct"}
-    # Both expansions may have been under way when the breaker opened.
+    # Both expansions may be under way when the breaker opens.
     assert shots.calls(Operation.EXPAND) <= 2
 
 
@@ -98,20 +101,20 @@ def test_merge_that_the_model_refuses_is_done_by_rules(stack: Stack, shots: Shot
     assert sum(row.merged_into_id is not None for row in shots.rows(NODES)) == 2
 
 
-def test_reply_that_is_no_json_is_mended_once(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
+def test_a_reply_that_is_not_json_is_repaired_once(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.no_json)
     stack.start("shots-1", "beat-1")
     ids = shots.submit()
     shots.finish()
     shots.assert_once(ids)
-    asked = questions(shots.provider, Operation.ANALYSE)
-    assert [one.repair for one in asked].count(True) == 1
-    assert (len(asked), {row.attempts for row in shots.rows(SHARDS)}) == (3, {1})
-    assert {one.pictures for one in asked} == {5}
+    requests = questions(shots.provider, Operation.ANALYSE)
+    assert [request.repair for request in requests].count(True) == 1
+    assert (len(requests), {row.attempts for row in shots.rows(SHARDS)}) == (3, {1})
+    assert {request.pictures for request in requests} == {5}
 
 
 @pytest.mark.rotating
-def test_reply_that_stays_broken_gives_its_valid_parts(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
+def test_the_valid_parts_of_a_broken_reply_are_used(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     ids = shots.add(titles=["Mail", "Mail", "Editor", "Editor", "Editor"])
     model.play(Operation.ANALYSE, replies.cut_off, replies.cut_off)
     stack.start("shots-1", "beat-1")
@@ -123,8 +126,10 @@ def test_reply_that_stays_broken_gives_its_valid_parts(stack: Stack, shots: Shot
 
 
 @pytest.mark.rotating
-def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
-    model.whenever(lambda asked: replies.no_json if asked.operation is Operation.ANALYSE else None)
+def test_an_unusable_reply_after_its_repair_is_a_dead_letter(
+    stack: Stack, shots: Shots, model: ScreenshotModel
+) -> None:
+    model.whenever(lambda request: replies.no_json if request.operation is Operation.ANALYSE else None)
     stack.start("shots-1", "beat-1")
     shots.submit(5)
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
@@ -140,12 +145,12 @@ def test_unsent_screenshots_are_left_out(stack: Stack, shots: Shots, model: Scre
     ids = shots.submit(5)
     shots.finish()
     shots.assert_once(ids)
-    assert shots.calls(Operation.ANALYSE) == 1, "what names ours as well needs no repair"
+    assert shots.calls(Operation.ANALYSE) == 1, "a reply that also names sent screenshots needs no repair"
     assert "not sent" in notes_of(shots)
 
 
 @pytest.mark.rotating
-def test_threads_that_nobody_named_become_new_ones(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
+def test_unknown_threads_become_new_threads(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.unknown_threads)
     model.play(Operation.EXPAND, replies.unknown_threads)
     stack.start("shots-1", "beat-1")
@@ -157,9 +162,7 @@ def test_threads_that_nobody_named_become_new_ones(stack: Stack, shots: Shots, m
 
 
 @pytest.mark.rotating
-def test_screens_on_which_nothing_is_found_are_done_without_nodes(
-    stack: Stack, shots: Shots, model: ScreenshotModel
-) -> None:
+def test_screens_without_segments_are_done_without_nodes(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
     model.play(Operation.ANALYSE, replies.empty)
     stack.start("shots-1", "beat-1")
     shots.submit(5)
@@ -167,10 +170,10 @@ def test_screens_on_which_nothing_is_found_are_done_without_nodes(
     assert (shots.rows(NODES), shots.states(SHOTS), shots.calls(Operation.EXPAND)) == ([], {"succeeded": 5}, 0)
 
 
-# One call costs more than the cap.
+# One call exceeds the cap.
 @pytest.mark.rotating
 @settings(PROVIDERS__EYE__PRICES='{"*": {"input": 1000000, "output": 0}}', PROVIDERS__EYE__DAILY_SPEND_CAP="10")
-def test_spend_cap_holds_the_frames_and_a_higher_one_lets_them_through(
+def test_frames_wait_at_the_spend_cap_and_continue_when_it_is_raised(
     stack: Stack, shots: Shots, provider: ProviderServer
 ) -> None:
     queue_control.change_setting(shots.context, "queue.screenshot-vision.concurrency", "1")

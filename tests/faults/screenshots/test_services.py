@@ -1,4 +1,4 @@
-"""Frames on their way while Redis or the database goes away, or a file is gone."""
+"""Frames under way during an outage of Redis or the database, or without their file."""
 
 import pytest
 
@@ -13,13 +13,13 @@ from tests.support.redis_server import RedisServer
 from tests.support.screenshot_model import shown
 from tests.support.stack import Stack
 
-# Sweeps far enough apart for living workers to be back before they are missed twice.
+# Between two sweeps live workers have time to reconnect, so that none is missed twice.
 pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
 
 
 @pytest.fixture
 def midway(stack: Stack, shots: Shots, provider: ProviderServer) -> list[int]:
-    """Forty frames in four batches, whose first answers are there."""
+    """Add forty frames in four batches and wait for the first answers."""
     stack.start("shots-1", "shots-2", "beat-1")
     ids = shots.submit(40)
     shots.wait_for(Operation.ANALYSE, 5)
@@ -72,15 +72,15 @@ def test_database_restarted_costs_no_answer(
 
 @pytest.mark.rotating
 @SQLITE
-def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, shots: Shots) -> None:
+def test_a_file_deleted_before_its_analysis_does_not_fail_the_others(stack: Stack, shots: Shots) -> None:
     ids = shots.add()
-    gone = {row.id: row.file for row in shots.rows(SHOTS)}[ids[3]]
-    files.path_of(shots.context.settings, gone).unlink()
+    deleted = {row.id: row.file for row in shots.rows(SHOTS)}[ids[3]]
+    files.path_of(shots.context.settings, deleted).unlink()
     stack.start("shots-1", "beat-1")
     shots.launch()
     shots.finish()
-    asked = set(shown(shots.provider, Operation.ANALYSE))
-    assert asked == {tuple(shot for shot in ids[:5] if shot != ids[3]), tuple(ids[5:])}
+    analysed = set(shown(shots.provider, Operation.ANALYSE))
+    assert analysed == {tuple(shot for shot in ids[:5] if shot != ids[3]), tuple(ids[5:])}
     (batch,) = shots.rows(BATCHES)
     assert "deleted or damaged before" in batch.notes
     assert {row.id: row.storage_state for row in shots.rows(SHOTS)}[ids[3]] == "missing"

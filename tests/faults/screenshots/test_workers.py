@@ -1,4 +1,4 @@
-"""A worker that is killed at any step of the canvas: another one finishes, and nothing that is stored is paid again."""
+"""A worker is killed at any step of the canvas: another worker finishes, and no stored result is paid for twice."""
 
 import signal
 from pathlib import Path
@@ -17,8 +17,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.faults
 
 MERGES = 2
-"""Of a batch: two segments become two events each."""
-# What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
+"""Merges of a batch: two segments become two events each."""
+# The function at which the worker dies, and the most calls under way or without a stored answer.
 STEPS = {
     "with_frames_just_batched": ("frames.buffer:batch:after", 0),
     "before_a_batch_is_begun": ("work.analysis:claim:before", 0),
@@ -75,7 +75,7 @@ def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, set
     work_off(shots.context)
     shots.assert_finished()
     shots.assert_once(ids)
-    shots.assert_paid_once(again=in_vain)
+    shots.assert_paid_once(repeated=in_vain)
     assert shots.merged() == MERGES
 
 
@@ -86,11 +86,11 @@ def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
     stack.start("shots-1")
     shots.finish()
     shots.assert_once(ids)
-    shots.assert_paid_once(again=in_vain)
+    shots.assert_paid_once(repeated=in_vain)
     assert shots.merged() == MERGES
 
 
-# One step of each kind: what the fleet adds is how the messages of a dead worker come back.
+# One step of each kind: only the return of a dead worker's messages differs with a fleet.
 @SQLITE
 @deadly("before_a_batch_is_begun", "before_nodes_are_written")
 def test_the_same_with_celery(stack: Stack, shots: Shots, in_vain: int) -> None:
@@ -109,7 +109,7 @@ def test_two_workers_merge_into_one_node_without_losing_anything(
 ) -> None:
     model.pieces = 5
     stack.start("shots-1", "shots-2", "beat-1")
-    # Three batches at once; in each, ten events of two threads.
+    # Three batches at once, each with ten events of two threads.
     ids = [shot for source in (1, 2, 3) for shot in shots.submit(source=f"screen:{source}")]
     shots.finish()
     shots.assert_once(ids)

@@ -39,22 +39,24 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def with_bomb(tmp_path: Path) -> Path:
-    """Three pages; the second one is a bomb."""
+    """Three pages. The second needs more memory than the limit."""
     path = tmp_path / "three.pdf"
     bomb = bombs.nested_forms_sheet(first=7)
     path.write_bytes(pdf_bytes([Sheet(shown("one", 72, 700)), bomb, Sheet(shown("three", 72, 700))]))
     return path
 
 
-def test_a_page_that_is_a_bomb_fails_once_and_the_others_are_converted(context: Context, with_bomb: Path) -> None:
+def test_a_page_past_the_memory_limit_fails_once_and_the_others_are_converted(
+    context: Context, with_bomb: Path
+) -> None:
     document_id = submission.submit(context, with_bomb, Options()).id
     assert split.split_document(context, document_id, OWNER)
     while PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60).requeue:
         pass
-    found = pages(context, document_id)
-    assert [page.status for page in found] == [PageStatus.COMPLETED, PageStatus.FAILED, PageStatus.COMPLETED]
-    assert [page.content for page in found] == ["one", "", "three"]
-    assert (found[1].attempts, found[1].error) == (1, "Reading page 2 takes more than the allowed 200 MB.")
+    rows = pages(context, document_id)
+    assert [page.status for page in rows] == [PageStatus.COMPLETED, PageStatus.FAILED, PageStatus.COMPLETED]
+    assert [page.content for page in rows] == ["one", "", "three"]
+    assert (rows[1].attempts, rows[1].error) == (1, "Reading page 2 takes more than the allowed 200 MB.")
     assert document(context, document_id).status == DocumentStatus.PARTIAL_FAILED
 
 
@@ -100,11 +102,11 @@ def test_a_document_that_is_cancelled_while_it_is_split_stops_its_child(
     monkeypatch.setattr(stage, "renew", cancelled_first)
     assert not split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.CANCELLED
-    busy = [one for one in psutil.Process().children() if one.cpu_percent(0.05) > 50]
+    busy = [process for process in psutil.Process().children() if process.cpu_percent(0.05) > 50]
     assert busy == []
 
 
-def test_a_submitted_file_that_takes_too_long_is_refused_and_not_stored(
+def test_a_file_whose_inspection_exceeds_its_limit_is_refused_and_not_stored(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "_CAPS", Limits(timeout_s=1, memory_mb=1_500))

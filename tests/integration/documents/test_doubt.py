@@ -72,7 +72,7 @@ def test_a_page_of_mostly_uncertain_words_says_so(context: Context) -> None:
     assert queries.pages(context, document_id)[0].uncertain_share is None
 
 
-def test_a_page_with_words_that_make_no_sense_is_doubtful_however_sure_recognition_is(context: Context) -> None:
+def test_a_page_of_nonsense_words_is_doubtful_despite_high_confidence(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING] * 2)
     worker = Worker(context, document_id)
     for unit, words in zip(worker.claim(2), (["BOBtha5782Harrison", "BlBesitoss"], ["Microso4"]), strict=True):

@@ -32,12 +32,12 @@ def test_the_last_good_result_stays_through_failed_and_cancelled_retries(
     split.split_document(context, document_id, Owner("w", "r:0"))  # the source file is missing
     view = tasks.documents.status(document_id)
     assert (view.status, view.outdated, view.read_text()) == (D.FAILED, True, "merged before\n")
-    again = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
-    set_row(context, again, merged_path=write_output(context, again))
-    assert service.remerge(context, again).outdated
+    retried = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
+    set_row(context, retried, merged_path=write_output(context, retried))
+    assert service.remerge(context, retried).outdated
     with capture_logs() as logs:
-        assert merge.merge_document(context, again, Owner("w", "r:0"))
-    view = tasks.documents.status(again)
+        assert merge.merge_document(context, retried, Owner("w", "r:0"))
+    view = tasks.documents.status(retried)
     assert (view.status, view.outdated, view.read_text()[:15]) == (D.COMPLETED, False, "<!-- Page 1 -->")
     assert [(line["event"], line["worker"]) for line in logs if line["event"].startswith("document.")] == [
         ("document.merged", "w")
@@ -53,7 +53,7 @@ def test_a_result_is_found_in_a_data_folder_that_was_moved(context: Context) -> 
     assert service.remerge(context, document_id).merged_path == path
 
 
-def test_a_page_of_the_file_that_has_another_number_here_is_named(context: Context) -> None:
+def test_an_unknown_page_number_that_the_file_has_is_explained(context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2, page_range="600-601")
     with context.db.transaction() as session:
         session.execute(update(PAGES).where(PAGES.c.document_id == document_id).values(page_source=PAGES.c.page + 599))

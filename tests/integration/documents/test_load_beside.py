@@ -16,8 +16,8 @@ def database_url(sqlite_url: str) -> str:
 
 def test_pages_of_another_provider_do_not_count_as_load(context: Context) -> None:
     waiting = [PageStatus.PENDING] * 3
-    mine = insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
+    document_id = insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
     insert_document(context, DocumentStatus.PROCESSING, waiting, provider="p")
-    assert load_beside(context, {mine}, "q") == Load(0, 0)
+    assert load_beside(context, {document_id}, "q") == Load(0, 0)
     insert_document(context, DocumentStatus.PROCESSING, waiting, provider="q")
-    assert load_beside(context, {mine}, "q") == Load(1, 3)
+    assert load_beside(context, {document_id}, "q") == Load(1, 3)

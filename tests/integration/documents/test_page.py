@@ -87,7 +87,7 @@ def test_finishing_and_claiming_are_one_transaction(context: Context) -> None:
     assert page_states(context, document_id) == [P.COMPLETED, P.PROCESSING, P.PENDING]
 
 
-def test_of_many_lanes_that_finish_at_once_exactly_one_completes_the_document(
+def test_exactly_one_of_many_simultaneous_lanes_completes_the_document(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lanes, moves = 8, []
@@ -110,7 +110,7 @@ def test_of_many_lanes_that_finish_at_once_exactly_one_completes_the_document(
         assert counters(context, document_id) == (D.READY_TO_MERGE, lanes, 0, 95)
 
 
-def test_lanes_that_work_through_a_document_together_do_every_page_once(context: Context) -> None:
+def test_simultaneous_lanes_convert_every_page_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 40)
 
     def lane(number: int) -> int:
@@ -130,10 +130,10 @@ def test_lanes_that_work_through_a_document_together_do_every_page_once(context:
 def test_a_document_with_a_failed_page_is_partial_failed_when_all_are_settled(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
-    one, two = worker.claim(2)
-    worker.settle(bad(one))
+    first, second = worker.claim(2)
+    worker.settle(bad(first))
     assert counters(context, document_id) == (D.PROCESSING, 0, 1, 5)
-    worker.settle(good(two))
+    worker.settle(good(second))
     assert counters(context, document_id) == (D.PARTIAL_FAILED, 1, 1, 50)
     assert document(context, document_id).finished_at is not None
 
@@ -160,8 +160,8 @@ def test_allow_partial_merges_converted_pages_but_never_none(
 ) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2, allow_partial=True)
     worker = Worker(context, document_id)
-    one, two = worker.claim(2)
-    worker.settle(bad(one), good(two) if completed else bad(two))
+    first, second = worker.claim(2)
+    worker.settle(bad(first), good(second) if completed else bad(second))
     assert counters(context, document_id)[:3] == (expected, completed, 2 - completed)
 
 
@@ -204,7 +204,7 @@ def test_a_permanent_error_fails_at_once(context: Context) -> None:
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 1)
 
 
-def test_a_rate_limit_uses_up_no_attempt_however_often_it_comes(context: Context) -> None:
+def test_repeated_rate_limits_use_no_attempt(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     for tries in range(6):
@@ -219,9 +219,9 @@ def test_a_rate_limit_uses_up_no_attempt_however_often_it_comes(context: Context
 def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
-    one, two, three = worker.claim(3)
-    far = bad(one, ErrorKind.TRANSIENT, retry_after_s=50)
-    done = worker.settle(far, bad(two, ErrorKind.TRANSIENT, retry_after_s=20), good(three))
+    first, second, third = worker.claim(3)
+    far = bad(first, ErrorKind.TRANSIENT, retry_after_s=50)
+    done = worker.settle(far, bad(second, ErrorKind.TRANSIENT, retry_after_s=20), good(third))
     assert done is not None
     assert done.settled.retry_in_s == 20
 
@@ -237,14 +237,14 @@ def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) ->
 def test_claimed_but_untried_pages_go_back_uncounted_and_unrecorded(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
-    one, two, three = worker.claim(3)
-    done = worker.settle_and_claim([good(one)], untried=[two, three])
+    first, second, third = worker.claim(3)
+    done = worker.settle_and_claim([good(first)], untried=[second, third])
     assert done is not None
     assert done.more
     assert page_states(context, document_id) == [P.COMPLETED, P.PENDING, P.PENDING]
     assert [unit.attempts for unit in worker.claim(3)] == [1, 1]
     assert len(attempts(context, document_id)) == 1
-    worker.settle_and_claim(untried=[two])
+    worker.settle_and_claim(untried=[second])
     assert page_states(context, document_id)[1] is P.PROCESSING, "that claim has been replaced by another"
 
 
@@ -273,11 +273,11 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
 def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
-    one, two = worker.claim(2)
-    worker.settle(good(one, call_id=uuid4().hex, cost=0.25, cache_key="k", prompt_hash="h"), good(two, cached=True))
+    paid, other = worker.claim(2)
+    worker.settle(good(paid, call_id=uuid4().hex, cost=0.25, cache_key="k", prompt_hash="h"), good(other, cached=True))
     first, second = attempts(context, document_id)
     assert (first.cost, document(context, document_id).cost) == (0.25, 0.25)
-    assert [(one.provider, one.attempts, one.cached, one.cost) for one in queries.costs(context, document_id)] == [
+    assert [(paid.provider, paid.attempts, paid.cached, paid.cost) for paid in queries.costs(context, document_id)] == [
         ("local", 2, 1, 0.25)
     ]
     assert (first.input_tokens, first.output_tokens, first.latency_ms, first.model) == (10, 5, 7, "m-1")
@@ -289,7 +289,7 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     assert first.created_at - call.created_at == timedelta(milliseconds=7), "when the call began"
 
 
-def test_a_call_whose_usage_was_not_believed_says_so_and_went_well(context: Context) -> None:
+def test_a_call_with_unbelievable_usage_succeeds_with_a_note(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     answer = Answer("text", "m-1", Usage(5, 5, "the service says 10^30 input tokens, counted as 5"))
@@ -347,7 +347,7 @@ def test_no_page_is_claimed_unless_the_document_is_processing(context: Context, 
     assert Worker(context, document_id).claim() == []
 
 
-def test_a_paused_document_takes_the_results_that_were_under_way_but_does_not_move(context: Context) -> None:
+def test_a_paused_document_stores_results_under_way_and_stays_paused(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
@@ -365,18 +365,18 @@ def test_a_deleted_document_ends_its_lanes_quietly(context: Context) -> None:
 def test_an_answer_or_an_error_with_any_characters_is_stored(context: Context, text: str) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
-    one, two = worker.claim(2)
-    failure = bad(two)
+    first, second = worker.claim(2)
+    failure = bad(second)
     assert failure.error is not None
     failure.error.args = (text,)
-    worker.settle(good(one, text, call_id=uuid4().hex, model=text), failure)
+    worker.settle(good(first, text, call_id=uuid4().hex, model=text), failure)
     stored = pages(context, document_id)
     assert page_states(context, document_id) == [P.COMPLETED, P.FAILED]
-    for kept in (stored[0].content, stored[1].error, attempts(context, document_id)[0].text):
-        assert kept == text or ("\x00" not in kept and kept.encode())
+    for stored_text in (stored[0].content, stored[1].error, attempts(context, document_id)[0].text):
+        assert stored_text == text or ("\x00" not in stored_text and stored_text.encode())
 
 
-def test_a_server_that_calls_its_model_by_an_endless_name_stops_nothing(context: Context) -> None:
+def test_an_overlong_model_name_of_a_server_fails_no_page(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()

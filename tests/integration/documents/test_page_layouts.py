@@ -31,19 +31,19 @@ def layout(number: int, kind: str = "paragraph", top: float = 60, bottom: float 
 def convert(context: Context, document_id: str, **texts: tuple[str, dict[str, Any] | None]) -> None:
     """Convert the document's pages, in order, to these texts."""
     worker = Worker(context, document_id)
-    for unit, (text, found) in zip(worker.claim(len(texts)), texts.values(), strict=True):
-        worker.settle(Attempt(unit, Answer(text, "local", layout=found)))
+    for unit, (text, page_layout) in zip(worker.claim(len(texts)), texts.values(), strict=True):
+        worker.settle(Attempt(unit, Answer(text, "local", layout=page_layout)))
 
 
 def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     convert(context, document_id, one=("first", layout(1)))
     assert queries.layouts(context, document_id) == {1: layout(1)}
-    for text, found in (("second", layout(1, "heading")), ("third, by a model", None)):
+    for text, new_layout in (("second", layout(1, "heading")), ("third, by a model", None)):
         merge.merge_document(context, document_id, Owner("m", text))
         service.retry_page(context, document_id, 1)
-        convert(context, document_id, one=(text, found))
-        assert queries.layouts(context, document_id) == ({1: found} if found else {})
+        convert(context, document_id, one=(text, new_layout))
+        assert queries.layouts(context, document_id) == ({1: new_layout} if new_layout else {})
 
 
 def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) -> None:
@@ -91,12 +91,12 @@ def test_a_retried_page_is_another_job_at_a_gateway_in_any_process(context: Cont
         (unit,) = worker.claim()
         killed = converted_by_a_new_process()
         assert killed.kept
-        kept_answers.discard(killed.kept)  # it was killed before it kept the answer
+        kept_answers.discard(killed.kept)  # as if a kill had preceded the kept answer
         converted_by_a_new_process()
         # The rest of an id counts this process's answers: another process starts at 0.
-        before, asked_again, successor = (one.rpartition(":")[0] for one in gateway.ids)
+        before, asked_again, successor = (job_id.rpartition(":")[0] for job_id in gateway.ids)
     assert before != asked_again
-    assert asked_again == successor, "who takes over gets what was paid for"
+    assert asked_again == successor, "the successor gets the paid answer"
 
 
 def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:
@@ -118,8 +118,8 @@ def test_a_restarted_document_has_no_old_layouts(context: Context) -> None:
 
 def test_a_layout_with_any_characters_is_stored(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
-    found = layout(1) | {"blocks": [{"type": "paragraph", "text": "a\x00b \ud800 中文 😀", "bbox": [0, 0, 1, 1]}]}
-    convert(context, document_id, one=("text", found))
+    odd_layout = layout(1) | {"blocks": [{"type": "paragraph", "text": "a\x00b \ud800 中文 😀", "bbox": [0, 0, 1, 1]}]}
+    convert(context, document_id, one=("text", odd_layout))
     assert "中文 😀" in queries.layouts(context, document_id)[1]["blocks"][0]["text"]
 
 
@@ -143,8 +143,8 @@ def test_layouts_as_json_name_every_page_also_those_without_one(context: Context
     states = [PageStatus.PENDING, PageStatus.PENDING, PageStatus.FAILED]
     document_id = insert_document(context, pages=states)
     convert(context, document_id, one=("first", layout(1)), two=("# second", None))
-    found = queries.layout_json(context, document_id)
-    first, second, third = json.loads(json.dumps(found))["pages"]
+    listed = queries.layout_json(context, document_id)
+    first, second, third = json.loads(json.dumps(listed))["pages"]
     assert (first["page"], first["width"], first["blocks"][0]["bbox"]) == (1, 600, [50, 60, 550, 760])
     assert second["blocks"] == [{"type": "markdown", "text": "# second", "bbox": None}]
     assert (third["status"], third["blocks"], third["error"]) == ("FAILED", [], "it failed")

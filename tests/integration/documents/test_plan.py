@@ -32,7 +32,7 @@ def settings_env() -> dict[str, str]:
 
 
 def lanes(context: Context, document_id: str) -> dict[str, int]:
-    return {queue: count for asked in plan.stages(context, [document_id]) for queue, count in asked.lanes.items()}
+    return {queue: count for due in plan.stages(context, [document_id]) for queue, count in due.lanes.items()}
 
 
 @pytest.mark.parametrize(("pages", "wanted"), [(1, 1), (3, 3), (40, 4)])
@@ -55,7 +55,7 @@ def test_lanes_at_work_stay_beside_those_for_pages_that_are_due(context: Context
     assert lanes(context, document_id) == {}
 
 
-def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Context) -> None:
+def test_a_page_before_its_retry_time_needs_no_lane(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     worker.settle(bad(only(worker.claim()), ErrorKind.TRANSIENT))
@@ -73,18 +73,18 @@ def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Conte
 def test_a_document_asks_for_the_stage_of_its_state(context: Context, status: DocumentStatus) -> None:
     document_id = insert_document(context, status)
     stages = {D.PENDING: [Stage.SPLIT], D.PROCESSING: [Stage.CONVERT], D.READY_TO_MERGE: [Stage.MERGE]}.get(status, [])
-    assert [asked.stage for asked in plan.stages(context, [document_id])] == stages
+    assert [due.stage for due in plan.stages(context, [document_id])] == stages
     assert list(plan.runnable(context, ())) == [document_id] * len(stages)
 
 
 def test_the_sweeper_skips_documents_whose_pages_wait_for_a_closed_gate(context: Context) -> None:
-    shut = insert_document(context, provider="openai")
+    waiting = insert_document(context, provider="openai")
     both = insert_document(context, pages=[P.PENDING] * 2, provider="openai")
     split = insert_document(context, D.PENDING, [], provider="openai")
     other = update(PAGES).where(PAGES.c.document_id == both, PAGES.c.page == 2)
     context.db.run(lambda session: session.execute(other.values(provider="local")))
     assert set(plan.runnable(context, {VISION})) == {both, split}
-    assert set(plan.runnable(context, ())) == {shut, both, split}
+    assert set(plan.runnable(context, ())) == {waiting, both, split}
 
 
 def test_pages_of_a_provider_that_was_removed_need_no_lane(context: Context) -> None:
@@ -110,25 +110,27 @@ def test_a_claim_reads_its_pages_from_the_index_in_their_order(context: Context)
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     seen: list[tuple[str, Any]] = []
     event.listen(
-        context.db.engine, "before_cursor_execute", lambda _c, _u, sql, given, _x, _m: seen.append((sql, given))
+        context.db.engine,
+        "before_cursor_execute",
+        lambda _c, _u, sql, parameters, _x, _m: seen.append((sql, parameters)),
     )
     worker = Worker(context, document_id)
     for want in (1, 2):
         worker.claim(want)
-    claims = [(sql, given) for sql, given in seen if sql.startswith("WITH due")]
+    claims = [(sql, parameters) for sql, parameters in seen if sql.startswith("WITH due")]
     assert len(claims) == 2
     prefix = "EXPLAIN QUERY PLAN " if context.db.is_sqlite else "EXPLAIN "
-    for sql, given in claims:
+    for sql, parameters in claims:
         with context.db.engine.connect() as connection, connection.begin() as transaction:
             if not context.db.is_sqlite:
                 # The test's tables are small, so ask PostgreSQL for its plan for large ones.
                 connection.execute(text("SET LOCAL enable_seqscan = off"))
                 connection.execute(text("SET LOCAL enable_bitmapscan = off"))
-            found = "\n".join(str(row) for row in connection.exec_driver_sql(prefix + sql, given))
+            query_plan = "\n".join(str(row) for row in connection.exec_driver_sql(prefix + sql, parameters))
             transaction.rollback()
-        assert "ix_pages_claimable" in found, found
-        assert "TEMP B-TREE" not in found, found
-        assert "Sort" not in found, found
+        assert "ix_pages_claimable" in query_plan, query_plan
+        assert "TEMP B-TREE" not in query_plan, query_plan
+        assert "Sort" not in query_plan, query_plan
 
 
 def test_planning_costs_the_same_for_documents_of_any_length(context: Context) -> None:

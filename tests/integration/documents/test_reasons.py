@@ -38,34 +38,34 @@ def why(context: Context, document_id: str) -> Reason | None:
     return reasons(context, [queries.document(context, document_id)]).get(document_id)
 
 
-def said(context: Context, document_id: str) -> Reason:
-    found = why(context, document_id)
-    assert found is not None
-    return found
+def reason_of(context: Context, document_id: str) -> Reason:
+    reason = why(context, document_id)
+    assert reason is not None
+    return reason
 
 
 def test_a_document_names_its_queue_that_no_worker_consumes(context: Context) -> None:
     presence = Presence(context.redis)
     presence.renew("w1", 60, facts={"queues": ["default", "cpu"]})
-    mine = insert_document(context, pages=[P.PENDING], provider="openai")
+    document_id = insert_document(context, pages=[P.PENDING], provider="openai")
     words = "no worker takes vision.openai: start one with `penstock worker --role ai`"
-    assert said(context, mine) == Reason(Kind.WORKERS, words)
+    assert reason_of(context, document_id) == Reason(Kind.WORKERS, words)
     presence.renew("w2", 60, facts={"queues": ["vision.openai"]})
-    assert said(context, mine).kind is Kind.CAPACITY
+    assert reason_of(context, document_id).kind is Kind.CAPACITY
 
 
 @pytest.mark.usefixtures("worker_there")
 def test_a_document_names_the_reason_of_its_wait(context: Context) -> None:
-    assert said(context, insert_document(context, D.PENDING, [])).kind is Kind.CAPACITY
-    mine = insert_document(context, pages=[P.PENDING] * 3)
-    assert said(context, mine).words == "for a free worker, to convert its pages"
-    worker = Worker(context, mine)
+    assert reason_of(context, insert_document(context, D.PENDING, [])).kind is Kind.CAPACITY
+    document_id = insert_document(context, pages=[P.PENDING] * 3)
+    assert reason_of(context, document_id).words == "for a free worker, to convert its pages"
+    worker = Worker(context, document_id)
     unit = only(worker.claim())
-    assert said(context, mine) == Reason(Kind.WORKING, "1 page under way")
+    assert reason_of(context, document_id) == Reason(Kind.WORKING, "1 page under way")
     worker.settle(bad(unit, ErrorKind.TRANSIENT))
-    assert said(context, mine).kind is Kind.CAPACITY, "two others are due"
+    assert reason_of(context, document_id).kind is Kind.CAPACITY, "two others are due"
     context.db.run(lambda session: session.execute(update(PAGES).where(PAGES.c.page > 1).values(status=P.COMPLETED)))
-    later = said(context, mine)
+    later = reason_of(context, document_id)
     assert later.kind is Kind.RETRY
     assert "a transient error" in later.words
     assert later.until is not None
@@ -73,7 +73,7 @@ def test_a_document_names_the_reason_of_its_wait(context: Context) -> None:
 
 
 def test_a_missing_worker_is_the_reason(context: Context) -> None:
-    assert said(context, insert_document(context)).kind is Kind.WORKERS
+    assert reason_of(context, insert_document(context)).kind is Kind.WORKERS
 
 
 @pytest.mark.usefixtures("worker_there")
@@ -81,39 +81,39 @@ def test_a_closed_queue_names_its_closer_and_its_end(context: Context) -> None:
     elsewhere = insert_document(context, provider="openai")
     here = insert_document(context)
     queue_control.pause(context, "vision.openai", 600, "invoices first")
-    found = said(context, elsewhere)
+    reason = reason_of(context, elsewhere)
     in_ten_minutes = pytest.approx(context.db.now() + timedelta(minutes=10), abs=timedelta(seconds=9))
-    assert (found.kind, found.until) == (Kind.OPERATOR, in_ten_minutes)
-    assert "invoices first" in found.words
-    assert said(context, here).kind is Kind.CAPACITY, "another queue"
+    assert (reason.kind, reason.until) == (Kind.OPERATOR, in_ten_minutes)
+    assert "invoices first" in reason.words
+    assert reason_of(context, here).kind is Kind.CAPACITY, "another queue"
     queue_control.resume(context, "vision.openai")
     gates.breaker(context, "openai:vision").open(30, "five failures in a row")
-    assert said(context, elsewhere).kind is Kind.BREAKER
+    assert reason_of(context, elsewhere).kind is Kind.BREAKER
 
 
 def test_a_failure_names_its_page_and_error(context: Context) -> None:
     broken = insert_document(context, D.FAILED, [], error="the file is damaged")
-    assert said(context, broken) == Reason(Kind.FAILED, "the file is damaged")
+    assert reason_of(context, broken) == Reason(Kind.FAILED, "the file is damaged")
     partly = insert_document(context, D.PARTIAL_FAILED, [P.COMPLETED, P.FAILED, P.COMPLETED, P.FAILED])
-    assert said(context, partly) == Reason(Kind.FAILED, "page 2 and 1 more: it failed")
+    assert reason_of(context, partly) == Reason(Kind.FAILED, "page 2 and 1 more: it failed")
     assert why(context, insert_document(context, D.COMPLETED, [P.COMPLETED])) is None
     doubtful = insert_document(context, D.COMPLETED, [P.COMPLETED], doubtful_count=1)
-    assert said(context, doubtful).kind is Kind.DOUBT
+    assert reason_of(context, doubtful).kind is Kind.DOUBT
 
 
 def test_a_pause_names_its_key_and_time(context: Context) -> None:
-    mine = insert_document(context)
-    service.pause(context, mine, "scanner-room")
-    service.pause(context, mine, "somebody else")
-    found = said(context, mine)
-    assert (found.kind, found.words) == (Kind.PAUSED, "by scanner-room")
-    assert found.until == queries.document(context, mine).paused_at
-    service.resume(context, mine)
-    service.pause(context, mine)
-    assert said(context, mine).words == ""
+    document_id = insert_document(context)
+    service.pause(context, document_id, "scanner-room")
+    service.pause(context, document_id, "somebody else")
+    reason = reason_of(context, document_id)
+    assert (reason.kind, reason.words) == (Kind.PAUSED, "by scanner-room")
+    assert reason.until == queries.document(context, document_id).paused_at
+    service.resume(context, document_id)
+    service.pause(context, document_id)
+    assert reason_of(context, document_id).words == ""
 
 
-def test_the_list_goes_both_ways_in_any_states(context: Context) -> None:
+def test_the_list_pages_forwards_and_backwards_with_any_filter(context: Context) -> None:
     states = [D.COMPLETED, D.FAILED, D.PAUSED, D.PARTIAL_FAILED, D.COMPLETED, D.FAILED]
     now = context.db.now()
     ids = [
@@ -122,10 +122,10 @@ def test_the_list_goes_both_ways_in_any_states(context: Context) -> None:
     ]
     for which in (catalog.Filter(), catalog.Filter(frozenset({D.FAILED, D.PARTIAL_FAILED, D.PAUSED}))):
         everything = catalog.documents(context, which)
-        assert {one.id for one in everything} == {
+        assert {row.id for row in everything} == {
             key for key, state in zip(ids, states, strict=True) if state in (which.statuses or states)
         }
-        keys = [(one.created_at, one.id) for one in everything]
+        keys = [(row.created_at, row.id) for row in everything]
         assert keys == sorted(keys, reverse=True)
         assert catalog.documents(context, which, limit=2, after=keys[0]) == everything[1:3]
         assert catalog.documents(context, which, limit=2, before=keys[3]) == everything[1:3]

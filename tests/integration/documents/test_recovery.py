@@ -19,35 +19,35 @@ def database_url(sqlite_url: str) -> str:
 
 
 def test_a_document_whose_provider_was_removed_ends_and_others_go_on(context: Context) -> None:
-    gone = insert_document(context, pages=[P.COMPLETED, P.PENDING, P.RETRYING], provider="gone")
+    orphan = insert_document(context, pages=[P.COMPLETED, P.PENDING, P.RETRYING], provider="gone")
     other = insert_document(context)
     maintenance.fail_unserved()
     maintenance.sweep()
-    row = document(context, gone)
+    row = document(context, orphan)
     assert (D(row.status), row.completed_count, row.failed_count) == (D.PARTIAL_FAILED, 1, 2)
-    assert page_states(context, gone) == [P.COMPLETED, P.FAILED, P.FAILED]
-    error = pages(context, gone)[1].error
-    for part in ("no provider 'gone'", "PENSTOCK_PROVIDERS__GONE__BASE_URL", f"retry {gone} --failed --provider"):
+    assert page_states(context, orphan) == [P.COMPLETED, P.FAILED, P.FAILED]
+    error = pages(context, orphan)[1].error
+    for part in ("no provider 'gone'", "PENSTOCK_PROVIDERS__GONE__BASE_URL", f"retry {orphan} --failed --provider"):
         assert part in error
     assert page_states(context, other) == [P.PENDING] * 3
     assert context.redis.llen("cpu") > 0, "the other document's lanes were sent"
 
 
-def test_the_error_s_advice_helps(context: Context) -> None:
-    gone = insert_document(context, pages=[P.PENDING, P.PENDING], provider="gone")
-    assert list(FLOW.fail_unserved(context)) == [gone]
-    assert service.retry_failed(context, gone, Choice(provider="local")).status is D.PROCESSING
-    assert {page.provider for page in queries.pages(context, gone)} == {"local"}
+def test_following_the_error_s_advice_completes_the_document(context: Context) -> None:
+    orphan = insert_document(context, pages=[P.PENDING, P.PENDING], provider="gone")
+    assert list(FLOW.fail_unserved(context)) == [orphan]
+    assert service.retry_failed(context, orphan, Choice(provider="local")).status is D.PROCESSING
+    assert {page.provider for page in queries.pages(context, orphan)} == {"local"}
     assert list(FLOW.fail_unserved(context)) == []
 
 
 def test_with_partial_results_allowed_the_converted_pages_are_merged(context: Context) -> None:
-    gone = insert_document(context, pages=[P.COMPLETED, P.PENDING], provider="gone", allow_partial=True)
-    assert list(FLOW.fail_unserved(context)) == [gone]
-    assert D(document(context, gone).status) is D.READY_TO_MERGE
+    orphan = insert_document(context, pages=[P.COMPLETED, P.PENDING], provider="gone", allow_partial=True)
+    assert list(FLOW.fail_unserved(context)) == [orphan]
+    assert D(document(context, orphan).status) is D.READY_TO_MERGE
 
 
-def test_a_document_that_rests_is_left_alone(context: Context) -> None:
-    gone = insert_document(context, D.PAUSED, pages=[P.PENDING], provider="gone")
+def test_recovery_leaves_a_paused_document_alone(context: Context) -> None:
+    orphan = insert_document(context, D.PAUSED, pages=[P.PENDING], provider="gone")
     assert list(FLOW.fail_unserved(context)) == []
-    assert page_states(context, gone) == [P.PENDING]
+    assert page_states(context, orphan) == [P.PENDING]

@@ -42,16 +42,16 @@ def merged(context: Context, texts: dict[int, str] = TEXTS, **values: Any) -> st
 def write(context: Context, document_id: str, texts: dict[int, str]) -> None:
     with context.db.transaction() as session:
         for number, text in texts.items():
-            mine = (PAGES.c.document_id == document_id, PAGES.c.page == number)
-            session.execute(update(PAGES).where(*mine).values(content=text, page_source=number + 10))
+            this_page = (PAGES.c.document_id == document_id, PAGES.c.page == number)
+            session.execute(update(PAGES).where(*this_page).values(content=text, page_source=number + 10))
 
 
 def find(context: Context, words: str, which: Filter | None = None, **more: Any) -> Hits:
     return search.search(context, words, which or Filter(), **more)
 
 
-def places(found: Hits) -> list[tuple[str, int]]:
-    return [(hit.document_id, hit.page) for hit in found.hits]
+def places(result: Hits) -> list[tuple[str, int]]:
+    return [(hit.document_id, hit.page) for hit in result.hits]
 
 
 def indexed(context: Context) -> int:
@@ -65,10 +65,10 @@ def test_pages_are_found_with_page_and_passage(context: Context, monkeypatch: py
     assert find(context, "filter").unindexed == 1
     assert text_index.index(context, manual) == 3
     assert text_index.index(context, manual) == 0, "it is done"
-    found = find(context, "pump march")
-    assert (places(found), found.any_word, found.unindexed) == ([(manual, 1)], False, 0)
-    assert (found.hits[0].filename, found.hits[0].page_source) == ("manual.pdf", 11)
-    assert "filter of the pump is changed" in found.hits[0].passage
+    result = find(context, "pump march")
+    assert (places(result), result.any_word, result.unindexed) == ([(manual, 1)], False, 0)
+    assert (result.hits[0].filename, result.hits[0].page_source) == ("manual.pdf", 11)
+    assert "filter of the pump is changed" in result.hits[0].passage
     assert places(find(context, "数据库")) == [(manual, 2)]
     assert places(find(context, "coloph")) == [(manual, 3)], "the beginning of a word"
     assert places(find(context, "manual")) == [(manual, 1)], "a document is found by its name, at its first page"
@@ -105,14 +105,14 @@ def test_passages_are_plain_text_around_most_of_the_words(context: Context) -> N
     assert (chinese.passage, chinese.spots) == ("设备 数据库的备份每天进行。", [(7, 9)])
 
 
-def test_index_follows_the_texts_and_forgets_what_is_deleted(context: Context) -> None:
+def test_index_follows_the_texts_and_drops_deleted_ones(context: Context) -> None:
     document = merged(context)
     FLOW.catch_up(context)
     service.remerge(context, document)
     write(context, document, {3: "An index of tables."})
     with context.db.transaction() as session:
-        mine = (PAGES.c.document_id == document, PAGES.c.page == 2)
-        session.execute(update(PAGES).where(*mine).values(status=F, content=""))
+        second_page = (PAGES.c.document_id == document, PAGES.c.page == 2)
+        session.execute(update(PAGES).where(*second_page).values(status=F, content=""))
         session.execute(update(DOCUMENTS).values(completed_count=2, failed_count=1, allow_partial=True))
     assert places(find(context, "colophon")) == [(document, 3)], "the old text, until it is merged"
     assert merge_document(context, document, Owner("w:1:a", "m2"))
@@ -122,10 +122,10 @@ def test_index_follows_the_texts_and_forgets_what_is_deleted(context: Context) -
     assert indexed(context) == 2
     service.retry(context, document)
     assert indexed(context) == 0, "its pages are gone, and numbers of rows are given again"
-    again = merged(context)
+    rebuilt = merged(context)
     FLOW.catch_up(context)
     assert indexed(context) == 3
-    service.remove(context, again)
+    service.remove(context, rebuilt)
     assert indexed(context) == 0
 
 

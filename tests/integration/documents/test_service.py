@@ -119,7 +119,7 @@ def everything(context: Context, document_id: str) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("command", list(COMMANDS))
 @pytest.mark.both_databases
-def test_in_every_state_a_command_does_what_it_may_or_changes_nothing(context: Context, command: str) -> None:
+def test_in_every_state_a_command_is_legal_or_changes_nothing(context: Context, command: str) -> None:
     act, expected = COMMANDS[command]
     for status in D:
         document_id = make(context, status)
@@ -327,10 +327,10 @@ def test_an_invalid_choice_is_refused_and_changes_nothing(context: Context, comm
 
 def test_retrying_failed_pages_touches_no_other(context: Context) -> None:
     document_id = insert_document(context, D.PARTIAL_FAILED, [P.FAILED, P.COMPLETED, P.FAILED])
-    kept = pages(context, document_id)[1]
+    before = pages(context, document_id)[1]
     view = service.retry_failed(context, document_id, Choice("openai"))
     assert page_states(context, document_id) == [P.RETRYING, P.COMPLETED, P.RETRYING]
-    assert pages(context, document_id)[1] == kept
+    assert pages(context, document_id)[1] == before
     assert (view.status, view.completed_count, view.failed_count, view.progress) == (D.PROCESSING, 1, 0, 35)
     assert {row.provider for row in pages(context, document_id) if row.page != 2} == {"openai"}
 
@@ -386,13 +386,13 @@ def test_a_removed_document_leaves_neither_rows_nor_files_whatever_its_state(con
         for owner in (other, *removed):
             folder(context.settings, owner).mkdir(parents=True)
             (folder(context.settings, owner) / "file").touch()
-    kept = everything(context, other)
+    before = everything(context, other)
     for document_id in removed:
         service.remove(context, document_id)
         assert pages(context, document_id) == attempts(context, document_id) == []
     for folder in folders:
         assert [path.name for path in folder(context.settings, other).parent.iterdir()] == [other]
-    assert everything(context, other) == kept
+    assert everything(context, other) == before
 
 
 @pytest.mark.both_databases

@@ -249,7 +249,7 @@ class DocumentMachine(RuleBasedStateMachine):
             for page in page_rows
         )
         wanted = row.status in {D.PENDING, D.READY_TO_MERGE} or (row.status == D.PROCESSING and due)
-        assert [one.document_id for one in plan.stages(self.context, [self.id])] == [self.id] * wanted
+        assert [planned.document_id for planned in plan.stages(self.context, [self.id])] == [self.id] * wanted
         assert (self.id in plan.runnable(self.context, ())) == wanted
 
     # Invariants.
@@ -265,7 +265,7 @@ class DocumentMachine(RuleBasedStateMachine):
             assert states[P.COMPLETED] == row.pages > 0
             assert files.output_path(self.context.settings, self.id, row.filename).read_text().startswith("<!-- Page 1")
         if row.status == D.PROCESSING:
-            assert row.completed_count + row.failed_count < row.pages, "nothing will ever move it on"
+            assert row.completed_count + row.failed_count < row.pages, "no message or sweep will continue the document"
         ledger = attempts(self.context, self.id)
         self.check_texts(page_rows, ledger)
         self.check_audit(ledger)
@@ -327,10 +327,10 @@ class DocumentMachine(RuleBasedStateMachine):
         FLOW.free_lost(self.context, set(WORKERS))
         for _ in range(20):
             self.context.db.run(lambda session: session.execute(update(PAGES).values(next_run_at=None)))
-            asked = plan.stages(self.context, [self.id])
-            if not asked:
+            due = plan.stages(self.context, [self.id])
+            if not due:
                 break
-            self.run_stage(asked[0].stage)
+            self.run_stage(due[0].stage)
         row, page_rows = self.everything()
         assert D(row.status) in AT_REST
         assert D(row.status) is not D.PARTIAL_FAILED or row.completed_count < len(page_rows)

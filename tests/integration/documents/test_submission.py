@@ -109,8 +109,8 @@ def test_other_pages_provider_model_or_content_give_another_document(context: Co
 
 def test_a_page_range_is_kept_in_its_shortest_form(context: Context, pdf: Path) -> None:
     ranges = {"3,1": "1,3", "1-2": "1-2", "2-": "2-3", "1-3": "", "": "", "2": "2"}
-    found = {text: submit(context, pdf, Options(page_range=text, fresh=True)).page_range for text in ranges}
-    assert found == ranges
+    page_ranges = {text: submit(context, pdf, Options(page_range=text, fresh=True)).page_range for text in ranges}
+    assert page_ranges == ranges
 
 
 def test_fresh_gives_a_new_document_every_time(context: Context, pdf: Path) -> None:
@@ -185,7 +185,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_any_file_name_is_taken_and_stays_inside_the_folders(context: Context, pdf: Path, name: str) -> None:
+def test_any_file_name_is_accepted_and_stays_inside_the_folders(context: Context, pdf: Path, name: str) -> None:
     named = pdf.rename(pdf.with_name(name))
     view = submit(context, named, Options())
     output = files.output_path(context.settings, view.id, view.filename)
@@ -236,7 +236,7 @@ def test_a_database_that_fails_leaves_no_file(context: Context, pdf: Path, monke
 def test_a_commit_whose_answer_is_lost_stores_one_document_with_its_file(
     context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    installation.check(context.db, context.settings)  # the next commit is the document's
+    installation.check(context.db, context.settings)  # the next commit stores the document
     with monkeypatch.context() as patched:
         lose_answers(patched, context.db, committed=committed)
         view = submit(context, pdf, Options())
@@ -258,14 +258,14 @@ def test_a_database_that_stays_away_after_its_commit_keeps_the_file_of_its_row(
     assert stored(context) == [view.id, f"{view.id}/source.pdf"]
 
 
-def test_submitting_again_restores_a_missing_file_and_resumes_the_document(context: Context, pdf: Path) -> None:
+def test_a_repeated_submission_restores_a_missing_file_and_resumes_the_document(context: Context, pdf: Path) -> None:
     view = submit(context, pdf, Options())
     source = files.source_path(context.settings, view.id, "pdf")
     files.remove_all(context.settings, view.id)
     assert split.split_document(context, view.id, Owner("w", "r:0")) is False
     assert document(context, view.id).status == D.FAILED, "there is nothing to split"
-    again = submit(context, pdf, Options())
-    assert (again.id, again.status) == (view.id, D.PENDING)
+    resumed = submit(context, pdf, Options())
+    assert (resumed.id, resumed.status) == (view.id, D.PENDING)
     assert source.read_bytes() == pdf.read_bytes()
     assert split.split_document(context, view.id, Owner("w", "r:1"))
     assert stored(context)[:2] == [view.id, f"{view.id}/source.pdf"]
@@ -353,7 +353,7 @@ def submitted_as(context: Context, pdf: Path, status: DocumentStatus, pages: lis
         (D.PAUSED, [P.PENDING], D.PAUSED, [P.PENDING]),
     ],
 )
-def test_submitting_again_does_the_least_work_for_the_result(
+def test_a_repeated_submission_does_the_least_work_for_the_result(
     context: Context,
     pdf: Path,
     status: DocumentStatus,
@@ -368,7 +368,7 @@ def test_submitting_again_does_the_least_work_for_the_result(
     assert view.allow_partial, "asked for now, whatever was asked for before"
 
 
-def test_a_completed_document_whose_file_is_there_is_the_result(context: Context, pdf: Path) -> None:
+def test_a_completed_document_with_its_file_is_reused(context: Context, pdf: Path) -> None:
     document_id = submitted_as(context, pdf, D.COMPLETED, [P.COMPLETED])
     set_row(context, document_id, merged_path=write_output(context, document_id))
     before = document(context, document_id)
@@ -382,7 +382,7 @@ def test_reviving_resets_attempts_error_and_end(context: Context, pdf: Path) -> 
     assert (view.error, view.finished_at, document(context, document_id).attempts) == (None, None, 0)
 
 
-def test_orphans_are_removed_when_they_are_old_and_nothing_else_is(context: Context, tmp_path: Path) -> None:
+def test_only_old_orphans_are_removed(context: Context, tmp_path: Path) -> None:
     settings = context.settings
     installation.check(context.db, settings)
     running, done = insert_document(context, D.PROCESSING), insert_document(context, D.COMPLETED, [P.COMPLETED])

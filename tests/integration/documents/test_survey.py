@@ -75,7 +75,7 @@ def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> 
     assert not files.survey_path(context.settings, document_id).exists()
 
 
-def test_a_document_that_no_process_can_read_now_is_read_later(
+def test_a_document_is_read_later_while_no_reading_process_can_start(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.settings.documents.backoff_s = [0.0, 0.0]
@@ -83,12 +83,12 @@ def test_a_document_that_no_process_can_read_now_is_read_later(
     refusals = ["no_reader", "reader_killed"]
     inspect = inspection.inspect
 
-    def busy(*given: Any) -> Any:
+    def busy(*args: Any) -> Any:
         if refusals:
             error = UserError("nobody reads now", code=refusals.pop())
             assert status_of(error) == 503
             raise error
-        return inspect(*given)
+        return inspect(*args)
 
     monkeypatch.setattr(inspection, "inspect", busy)
     waits = [split.split_document(context, document_id, OWNER) for _ in range(3)]
@@ -105,10 +105,10 @@ def test_a_survey_whose_process_is_killed_is_repeated(
     killed = [UnitError("it was killed", code="reader_killed"), UnitError("it was killed", code="reader_killed")]
     survey = LocalConverter.survey
 
-    def troubled(self: LocalConverter, *given: Any) -> str:
+    def troubled(self: LocalConverter, *args: Any) -> str:
         if killed:
             raise killed.pop()
-        return survey(self, *given)
+        return survey(self, *args)
 
     monkeypatch.setattr(LocalConverter, "survey", troubled)
     waits = [split.split_document(context, document_id, OWNER) for _ in range(3)]

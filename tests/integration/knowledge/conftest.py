@@ -21,7 +21,7 @@ def provider() -> Iterator[ProviderServer]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> Dispatch:
     """The launches of transactions. Sends no message: the hand does the work instead."""
     dispatch = Dispatch()
-    monkeypatch.setattr(Context, "_send", lambda _, asked: dispatch.add(asked))
+    monkeypatch.setattr(Context, "_send", lambda _, message: dispatch.add(message))
     return dispatch
 
 

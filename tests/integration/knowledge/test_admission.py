@@ -31,11 +31,11 @@ def limit(context: Context, **values: int) -> None:
 
 def fill(context: Context, *counts: int, **columns: Any) -> dict[str, list[str]]:
     """Bases with these numbers of items in line; returns the items of each, oldest first."""
-    found = {}
+    item_ids = {}
     for number, count in enumerate(counts):
         base = add_base(context, f"base {number} {columns}")
-        found[base] = [add_item(context, base, position=at, **columns) for at in range(1, count + 1)]
-    return found
+        item_ids[base] = [add_item(context, base, position=at, **columns) for at in range(1, count + 1)]
+    return item_ids
 
 
 def base_of(bases: dict[str, list[str]], item_id: str) -> str:
@@ -43,8 +43,8 @@ def base_of(bases: dict[str, list[str]], item_id: str) -> str:
 
 
 def end(context: Context, *item_ids: str, status: ItemStatus = ItemStatus.COMPLETED) -> None:
-    mine = update(ITEMS).where(ITEMS.c.id.in_(item_ids))
-    context.db.run(lambda session: session.execute(mine.values(status=status, admitted_at=None)))
+    items = update(ITEMS).where(ITEMS.c.id.in_(item_ids))
+    context.db.run(lambda session: session.execute(items.values(status=status, admitted_at=None)))
 
 
 def under_way(context: Context) -> int:
@@ -61,18 +61,18 @@ def test_turns_go_round_the_bases_and_the_oldest_of_each_is_first(context: Conte
         end(context, *admitted)
     assert len(order) == 57
     for ids in bases.values():
-        assert [one for one in order if one in ids] == ids
+        assert [item_id for item_id in order if item_id in ids] == ids
     large, small, middle = bases
-    turns = [base_of(bases, one) for one in order]
+    turns = [base_of(bases, item_id) for item_id in order]
     assert turns[:6] == [large, small, middle] * 2
     assert Counter(turns[:12]) == {large: 5, small: 2, middle: 5}
 
 
-def test_base_that_comes_later_is_not_held_up_by_a_full_line(context: Context) -> None:
+def test_a_later_base_is_not_delayed_by_a_full_line(context: Context) -> None:
     fill(context, 100)
     for _ in range(5):
         end(context, *admission.admit(context))
-    late = {one for ids in fill(context, 5, workload=2).values() for one in ids}
+    late = {item_id for ids in fill(context, 5, workload=2).values() for item_id in ids}
     turns = 0
     while late:
         admitted = admission.admit(context)
@@ -107,16 +107,16 @@ def test_items_that_are_embedded_make_room_for_reading_but_not_in_all(context: C
     assert under_way(context) == 4
 
 
-def test_large_items_take_at_most_half_and_keep_no_small_one_of_another_base_waiting(context: Context) -> None:
+def test_large_items_take_at_most_half_and_delay_no_small_item_of_another_base(context: Context) -> None:
     large = fill(context, 4, 4, workload=30 * MB)
     small = fill(context, 4, workload=1)
     limit(context, io_concurrency=4)
     admitted = admission.admit(context)
-    assert Counter(one in next(iter(small.values())) for one in admitted) == {False: 2, True: 2}
-    large_ids = {one for ids in large.values() for one in ids}
-    end(context, next(one for one in admitted if one in large_ids))
-    (again,) = admission.admit(context)
-    assert again in large_ids, "the large ones have not lost their turn"
+    assert Counter(item_id in next(iter(small.values())) for item_id in admitted) == {False: 2, True: 2}
+    large_ids = {item_id for ids in large.values() for item_id in ids}
+    end(context, next(item_id for item_id in admitted if item_id in large_ids))
+    (next_admitted,) = admission.admit(context)
+    assert next_admitted in large_ids, "the large ones have not lost their turn"
 
 
 def test_a_single_place_is_enough_for_a_large_item(context: Context) -> None:
@@ -135,12 +135,12 @@ def test_many_simultaneous_admissions_never_exceed_a_limit(context: Context) -> 
 
     limit(context, io_concurrency=4)
     with ThreadPoolExecutor(6) as pool:
-        admitted = [one for found in pool.map(some, range(6)) for one in found]
+        admitted = [item_id for batch in pool.map(some, range(6)) for item_id in batch]
     assert len(admitted) == len(set(admitted)) == under_way(context) == 4
-    assert max(Counter(base_of(bases, one) for one in admitted).values()) <= 2
+    assert max(Counter(base_of(bases, item_id) for item_id in admitted).values()) <= 2
 
 
-def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: Context, driver: Driver) -> None:
+def test_simultaneous_admission_deletion_and_reprocessing_cause_no_deadlock(context: Context, driver: Driver) -> None:
     """All transactions lock a base before its items, so they never deadlock, and no item is lost."""
     bases = fill(context, 12, 12, 12)
     doomed, *others = bases
@@ -152,8 +152,8 @@ def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: 
 
     def reprocess() -> None:
         for base in others:
-            for one in bases[base]:
-                service.reprocess(context, one)
+            for item_id in bases[base]:
+                service.reprocess(context, item_id)
 
     def delete() -> None:
         service.delete_base(context, doomed)
@@ -170,9 +170,9 @@ def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: 
         list(pool.map(go, (admit, reprocess, delete, edit)))
     with context.db.read() as session:
         rows = session.execute(select(ITEMS).where(ITEMS.c.base_id.in_(others))).all()
-        gone = session.execute(select(ITEMS.c.deleting).where(ITEMS.c.base_id == doomed)).scalars().all()
+        marks = session.execute(select(ITEMS.c.deleting).where(ITEMS.c.base_id == doomed)).scalars().all()
     assert all(row.status in {ItemStatus.PENDING, ItemStatus.COMPLETED} for row in rows)
-    assert gone == [True] * 12
+    assert marks == [True] * 12
 
 
 def test_item_of_a_lost_worker_stays_among_those_under_way(context: Context, driver: Driver, base: str) -> None:
@@ -183,7 +183,7 @@ def test_item_of_a_lost_worker_stays_among_those_under_way(context: Context, dri
     assert driver.row(first).status == ItemStatus.PENDING
     assert driver.row(first).admitted_at is not None
     assert admission.admit(context) == []
-    assert first in [one.id for one in driver.due()]
+    assert first in [step.id for step in driver.due()]
     driver.work_off()
     assert driver.done == [first, second, third]
 
@@ -219,4 +219,4 @@ def test_place_in_line_is_not_lost_while_no_messages_are_sent(context: Context, 
     """Admission commits before messages are sent: if Redis is down then, the sweeper finds the admitted items."""
     ids = driver.note(base, "one", "two")
     assert admission.admit(context) == ids
-    assert [one.id for one in plan.due_steps(context, list(plan.runnable(context, ())))] == ids
+    assert [step.id for step in plan.due_steps(context, list(plan.runnable(context, ())))] == ids

@@ -33,7 +33,7 @@ def in_line(_context: Context, driver: Driver, item_id: str) -> Finish:
     return lambda: driver.read(item_id)
 
 
-def begun(context: Context, driver: Driver, item_id: str) -> Finish:
+def embedding_begun(context: Context, driver: Driver, item_id: str) -> Finish:
     plan.due_steps(context, [LINE])
     return lambda: driver.read(item_id)
 
@@ -83,8 +83,8 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
     tracer = Tracer(context, gates.guarded_call(context, "knowledge.emb", "message"))
 
     def finish() -> None:
-        made = batch._vectors(context, tracer, claimed)
-        outcome = Outcome(claimed.row, values={"vectors": made})
+        embedded = batch._vectors(context, tracer, claimed)
+        outcome = Outcome(claimed.row, values={"vectors": embedded})
         settled = batch._settle(context, outcome, tracer)
         assert (settled.done, settled.requeue) == (0, False)
 
@@ -107,10 +107,10 @@ def writing(context: Context, driver: Driver, item_id: str) -> Finish:
     return finish
 
 
-STATES = (in_line, begun, reading, half_stored, embedding, writing)
+STATES = (in_line, embedding_begun, reading, half_stored, embedding, writing)
 
 
-def left(context: Context, table: object) -> int:
+def count_left(context: Context, table: object) -> int:
     with context.db.read() as session:
         return int(session.execute(select(func.count()).select_from(table)).scalar_one())  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def test_cancelled_in_any_state_stops_and_can_be_read_again(
     driver.work_off()
     assert driver.status(item_id) is ItemStatus.COMPLETED
     assert checking.check(context).sound
-    assert left(context, VECTORS) == left(context, CHUNKS) == 5
+    assert count_left(context, VECTORS) == count_left(context, CHUNKS) == 5
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -151,7 +151,7 @@ def test_deleted_in_any_state_leaves_nothing(
     driver.work_off()
     with pytest.raises(UnknownItem):
         queries.item(context, item_id)
-    assert [left(context, table) for table in (ITEMS, CHUNKS, BATCHES, VECTORS)] == [0, 0, 0, 0]
+    assert [count_left(context, table) for table in (ITEMS, CHUNKS, BATCHES, VECTORS)] == [0, 0, 0, 0]
     assert checking.check(context).sound
     assert not files.folder(context.settings, item_id).exists()
     with context.db.read() as session:
@@ -179,7 +179,7 @@ def test_completed_item_is_deleted_with_its_vectors_and_index(context: Context, 
     kept = driver.completed(base, long_text("kept", 3))
     service.delete_items(context, item_id)
     driver.work_off()
-    assert left(context, VECTORS) == left(context, CHUNKS) == 3
+    assert count_left(context, VECTORS) == count_left(context, CHUNKS) == 3
     assert len(driver.texts(kept)) == 3
     assert checking.check(context).sound
 
@@ -211,13 +211,13 @@ def test_base_deleted_while_a_hundred_items_run(context: Context, driver: Driver
     driver.work_off()
     call()
     assert [view.name for view in queries.bases(context)] == ["other"]
-    assert left(context, ITEMS) == 1
+    assert count_left(context, ITEMS) == 1
     assert driver.done == kept
     assert checking.check(context).sound
     assert [entry.name for entry in files.root(context.settings).iterdir()] == kept
 
 
-def test_name_of_a_deleted_base_is_free_at_once_even_if_another_base_is_called_by_its_id(
+def test_name_of_a_deleted_base_is_free_at_once_even_if_another_base_has_its_id_as_name(
     context: Context, driver: Driver
 ) -> None:
     first = add_base(context, "manuals")
@@ -228,14 +228,14 @@ def test_name_of_a_deleted_base_is_free_at_once_even_if_another_base_is_called_b
     assert {view.id for view in queries.bases(context)} == {hostile, second}
 
 
-def test_deletion_goes_on_where_it_was_interrupted(
+def test_an_interrupted_deletion_continues(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [driver.completed(base, long_text(f"note {number}", 2)) for number in range(3)]
     monkeypatch.setattr(deletion, "QUANTUM_S", -1.0)
     service.delete_base(context, base)
     assert deletion.remove(context, base)
-    assert left(context, ITEMS) == 2
+    assert count_left(context, ITEMS) == 2
     assert checking.check(context).sound
     monkeypatch.setattr(deletion, "_item", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -243,14 +243,14 @@ def test_deletion_goes_on_where_it_was_interrupted(
     assert checking.check(context).sound
     monkeypatch.undo()
     driver.work_off()
-    assert [left(context, table) for table in (BASES, ITEMS, CHUNKS, VECTORS)] == [0, 0, 0, 0]
-    assert not any(files.folder(context.settings, one).exists() for one in ids)
+    assert [count_left(context, table) for table in (BASES, ITEMS, CHUNKS, VECTORS)] == [0, 0, 0, 0]
+    assert not any(files.folder(context.settings, item_id).exists() for item_id in ids)
 
 
 class TestOrphanedFiles:
     """Files of a process that was killed between storing a file and writing its row."""
 
-    def test_orphaned_files_go_and_others_stay(self, context: Context, driver: Driver, base: str) -> None:
+    def test_only_orphaned_files_are_removed(self, context: Context, driver: Driver, base: str) -> None:
         item_id = driver.completed(base, "note")
         root = files.root(context.settings)
         (root / "0123456789abcdef").mkdir()

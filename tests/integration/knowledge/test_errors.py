@@ -116,7 +116,7 @@ def test_invalid_vectors_are_requested_again_and_never_stored(
     assert checking.check(context).sound
 
 
-def test_vectors_of_another_length_than_the_items_others_fail_it(
+def test_vectors_of_different_lengths_fail_their_item(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer
 ) -> None:
     """Also if both calls were under way at once, and neither saw the other's result."""
@@ -165,7 +165,7 @@ def test_writing_is_tried_twice(
     assert checking.check(context).sound
 
 
-def test_large_item_is_written_in_small_transactions_and_appears_when_all_is_written(
+def test_a_large_item_is_written_in_small_transactions_and_published_at_the_end(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publication, "MOST_AT_ONCE", 4)

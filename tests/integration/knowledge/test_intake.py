@@ -18,15 +18,15 @@ from tests.support.knowledge_driver import Driver
 
 
 def codes(added: intake.Added) -> list[str]:
-    return [one.code for one in added.failed]
+    return [failure.code for failure in added.failed]
 
 
 def urls(*addresses: str) -> list[Source]:
-    return [Source(ItemType.URL, url=one) for one in addresses]
+    return [Source(ItemType.URL, url=address) for address in addresses]
 
 
 def as_files(*paths: Path) -> list[Source]:
-    return [Source(ItemType.FILE, one) for one in paths]
+    return [Source(ItemType.FILE, path) for path in paths]
 
 
 def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_bad_ones_are_reported(
@@ -44,7 +44,7 @@ def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_bad_ones_are_
     paths[37].unlink()
     paths[37].mkdir()
     added = intake.add(context, base, as_files(*paths))
-    refused = {one.path: one.code for one in added.failed}
+    refused = {failure.path: failure.code for failure in added.failed}
     expected = {f"file {number:03}.md": "empty" for number in range(7, 120, 20)}
     unreadable = {} if os.geteuid() == 0 else {paths[34].name: "io_error"}
     expected |= {paths[33].name: "io_error", **unreadable, paths[35].name: "io_error"}
@@ -62,8 +62,8 @@ def test_same_source_is_recognised_in_one_batch_and_in_a_later_one(context: Cont
     assert len(first.created) == 2
     assert codes(first) == ["duplicate"]
     assert first.failed[0].item_id == first.created[0].id
-    again = intake.add(context, base, urls("https://a.example/y"))
-    assert (codes(again), again.failed[0].item_id) == (["duplicate"], first.created[1].id)
+    repeated = intake.add(context, base, urls("https://a.example/y"))
+    assert (codes(repeated), repeated.failed[0].item_id) == (["duplicate"], first.created[1].id)
     assert len(intake.add(context, add_base(context, "other"), urls("https://a.example/y")).created) == 1
     assert not service.delete_items(context, "unknown")
     service.delete_items(context, first.created[1].id)
@@ -100,7 +100,7 @@ def test_empty_note_is_refused(context: Context, base: str, text: str) -> None:
     assert codes(intake.add(context, base, [Source(ItemType.NOTE, text=text)])) == ["empty"]
 
 
-def test_hostile_text_is_stored_as_databases_and_files_take_it(context: Context, driver: Driver, base: str) -> None:
+def test_characters_that_databases_and_files_refuse_are_replaced(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "# NUL \x00 and \ud800 surrogate\n\nbody \x00 \udfff end")
     service.edit_base(context, base, description="NUL \x00 \ud800")
     driver.work_off()
@@ -128,7 +128,7 @@ class TestLimits:
             "PENSTOCK_KNOWLEDGE__WARN_FILE_MB": "0.5",
         }
 
-    def test_full_queue_refuses_with_the_reason_and_takes_more_when_there_is_room(
+    def test_full_queue_refuses_with_the_reason_and_accepts_items_after_room_frees_up(
         self, context: Context, driver: Driver, base: str
     ) -> None:
         added = intake.add(context, base, urls(*(f"https://a.example/{number}" for number in range(5))))
@@ -138,7 +138,7 @@ class TestLimits:
         assert len(intake.add(context, base, urls("https://a.example/4")).created) == 1
         driver.work_off()
 
-    def test_large_file_is_warned_of_and_a_larger_one_refused(
+    def test_a_large_file_gets_a_warning_and_a_larger_one_is_refused(
         self, context: Context, base: str, tmp_path: Path
     ) -> None:
         (tmp_path / "large.txt").write_bytes(b"word " * 150_000)
@@ -149,13 +149,13 @@ class TestLimits:
         assert codes(added) == ["too_large"]
         assert codes(intake.add(context, base, [Source(ItemType.NOTE, text="x" * 1001)])) == ["too_large"]
 
-    def test_workload_is_the_size_of_a_file_and_half_the_length_of_anything_else(
+    def test_workload_is_the_size_of_a_file_and_half_the_length_of_other_sources(
         self, context: Context, base: str, tmp_path: Path
     ) -> None:
         (tmp_path / "a.txt").write_bytes(b"x" * 37)
         sources = [*as_files(tmp_path / "a.txt"), *urls("https://a.example/"), Source(ItemType.NOTE, text="12345")]
-        found = intake.add(context, base, sources).created
-        assert [item.workload for item in found] == [37, len("https://a.example/") // 2, 3]
+        items = intake.add(context, base, sources).created
+        assert [item.workload for item in items] == [37, len("https://a.example/") // 2, 3]
 
 
 class TestDirectory:
@@ -180,7 +180,7 @@ class TestDirectory:
         assert inner.group_id != scanned.group_id
         assert inner.group_name == str(folder.resolve() / "inner")
         assert scanned.ignored == 1
-        assert {one.code for one in scanned.failed} == {"link", "not_a_file"}
+        assert {failure.code for failure in scanned.failed} == {"link", "not_a_file"}
         driver.work_off()
         assert {item.status for item in queries.items(context, base)} == {ItemStatus.COMPLETED}
 
@@ -196,13 +196,13 @@ class TestDirectory:
         (folder / "inner" / "d.md").unlink()
         (folder / "inner").rmdir()
         (folder / "e.md").write_text("a new file")
-        again = directory.scan(context, base, folder)
-        assert again.group_id == first.group_id
-        assert [item.name for item in again.created] == ["e.md"]
-        assert [item.id for item in again.changed] == [b]
-        assert (again.unchanged, again.gone) == (1, [c, d])
+        repeated = directory.scan(context, base, folder)
+        assert repeated.group_id == first.group_id
+        assert [item.name for item in repeated.created] == ["e.md"]
+        assert [item.id for item in repeated.changed] == [b]
+        assert (repeated.unchanged, repeated.gone) == (1, [c, d])
         driver.work_off()
-        assert driver.done == [b, again.created[0].id]
+        assert driver.done == [b, repeated.created[0].id]
         assert driver.texts(b) == ["new text"]
         assert driver.texts(a) == ["text of a.md"]
         assert (driver.row(c), driver.row(d)) == (None, None)
@@ -221,25 +221,27 @@ class TestDirectory:
         (folder / "two\nlines.md").write_text("y")
         scanned = directory.scan(context, base, folder)
         assert len(scanned.created) == 5
-        (bad,) = [one for one in scanned.failed if one.code == "bad_name"]
+        (bad,) = [failure for failure in scanned.failed if failure.code == "bad_name"]
         assert bad.path.encode(), "it can be shown"
-        again = directory.scan(context, base, folder)
-        assert (again.created, again.unchanged, again.gone) == ([], 5, [])
+        repeated = directory.scan(context, base, folder)
+        assert (repeated.created, repeated.unchanged, repeated.gone) == ([], 5, [])
 
-    def test_a_file_added_by_itself_and_with_its_folder_is_one_item_in_either_order(
+    def test_a_file_added_alone_and_with_its_folder_is_one_item_in_either_order(
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         upload = intake.add(context, base, [Source(ItemType.FILE, folder / "b.md")]).created[0]
         alone = intake.add(context, base, [Source.of_file(folder / "inner" / "d.md")]).created[0]
         scanned = directory.scan(context, base, folder)
         assert [item.name for item in scanned.created] == ["a.md", "c.md"]
-        assert [(one.item_id, one.code) for one in scanned.failed if one.code == "duplicate"] == [
+        assert [(failure.item_id, failure.code) for failure in scanned.failed if failure.code == "duplicate"] == [
             (upload.id, "duplicate")
         ]
         assert scanned.unchanged == 1, "the other one is known by its path"
-        again = intake.add(context, base, [Source.of_file(folder / "a.md"), Source.of_file(folder / "b.md")])
-        assert [one.item_id for one in again.failed] == [scanned.created[0].id, upload.id]
-        assert [one.group_name for one in queries.items(context, base) if one.id in {upload.id, alone.id}] == [
+        repeated = intake.add(context, base, [Source.of_file(folder / "a.md"), Source.of_file(folder / "b.md")])
+        assert [failure.item_id for failure in repeated.failed] == [scanned.created[0].id, upload.id]
+        assert [
+            failure.group_name for failure in queries.items(context, base) if failure.id in {upload.id, alone.id}
+        ] == [
             str(folder.resolve()),
             str(folder.resolve() / "inner"),
         ]
@@ -247,8 +249,8 @@ class TestDirectory:
         for name in ("a.md", "b.md"):
             (folder / name).write_text("other words")
         changed = intake.add(context, base, [Source.of_file(folder / "a.md")])
-        assert ([one.id for one in changed.changed], changed.failed) == ([scanned.created[0].id], [])
-        assert [one.id for one in directory.scan(context, base, folder).changed] == [upload.id]
+        assert ([failure.id for failure in changed.changed], changed.failed) == ([scanned.created[0].id], [])
+        assert [failure.id for failure in directory.scan(context, base, folder).changed] == [upload.id]
         (folder / "b.md").unlink()
         assert directory.scan(context, base, folder).gone == [], "what was added by itself stays"
 
@@ -258,7 +260,7 @@ class TestDirectory:
         assert [item.name for item in directory.scan(context, base, folder).created].count("e.md") == 2
         assert directory.scan(context, base, folder).unchanged == 6
 
-    def test_of_two_old_items_of_one_file_one_is_read_again_and_both_are_found(
+    def test_one_of_two_old_items_of_a_file_is_updated_and_both_are_known(
         self, context: Context, driver: Driver, base: str, folder: Path
     ) -> None:
         directory.scan(context, base, folder)
@@ -272,8 +274,8 @@ class TestDirectory:
         twin = add_item(context, base, ItemStatus.COMPLETED, name=item.name, **values)
         assert codes(intake.add(context, base, [Source.of_file(folder / "a.md")])) == ["duplicate"]
         (folder / "a.md").write_text("new")
-        assert [one.id for one in directory.scan(context, base, folder).changed] == [item.id]
-        assert {item.id, twin} <= {one.id for one in queries.items(context, base)}
+        assert [updated.id for updated in directory.scan(context, base, folder).changed] == [item.id]
+        assert {item.id, twin} <= {updated.id for updated in queries.items(context, base)}
 
     def test_other_paths_than_directories_are_refused(self, context: Context, base: str, folder: Path) -> None:
         for path in (folder / "a.md", folder / "nowhere"):

@@ -25,15 +25,15 @@ FEW = ("_claimed", "_next_run_at", "_claimable", "_line", "_admitted", "_deletin
 
 @contextmanager
 def _asked(context: Context) -> Iterator[list[tuple[str, Any]]]:
-    found: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         if "knowledge_items" in statement and not statement.startswith(("INSERT", "EXPLAIN")):
-            found.append((statement, parameters))
+            statements.append((statement, parameters))
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     try:
-        yield found
+        yield statements
     finally:
         event.remove(context.db.engine, "before_cursor_execute", note)
 

@@ -40,9 +40,9 @@ def standing(context: Context, item_id: str) -> Activity:
 def test_items_in_line_know_their_place(context: Context, driver: Driver, base: str) -> None:
     ids = driver.note(base, *(f"note {number}" for number in range(5)))
     plan.due_steps(context, [LINE])
-    found = queries.standings(context, ids)
-    assert [found[item_id].place for item_id in ids] == [None, None, 1, 2, 3]
-    assert {found[item_id].activity for item_id in ids[2:]} == {Activity.IN_LINE}
+    by_item = queries.standings(context, ids)
+    assert [by_item[item_id].place for item_id in ids] == [None, None, 1, 2, 3]
+    assert {by_item[item_id].activity for item_id in ids[2:]} == {Activity.IN_LINE}
     status = queries.queue(context, base)
     assert (status.queue_size, status.processing_count) == (3, 2)
     assert queries.status(context).per_base_queue == {base: 3}
@@ -84,10 +84,10 @@ def test_item_that_waits_for_a_writer_is_not_an_orphan(context: Context, driver:
         for at, base_id in enumerate(bases)
     ]
     for item_id in ids[:2]:
-        assert context.db.run(lambda session, one=item_id: publication._claim(session, one, driver.owner()))
-    found = queries.standings(context, ids)
-    assert [found[item_id].activity for item_id in ids] == [Activity.RUNNING, Activity.RUNNING, Activity.WAITING]
-    assert found[ids[2]].reason
+        assert context.db.run(lambda session, item=item_id: publication._claim(session, item, driver.owner()))
+    by_item = queries.standings(context, ids)
+    assert [by_item[item_id].activity for item_id in ids] == [Activity.RUNNING, Activity.RUNNING, Activity.WAITING]
+    assert by_item[ids[2]].reason
     assert queries.queue(context, bases[2]).orphan_item_ids == []
     assert service.dismiss(context, bases[2], [ids[2]]) == []
 
@@ -112,13 +112,13 @@ def test_item_whose_queue_is_paused_waits_and_is_not_an_orphan(context: Context,
     plan.due_steps(context, [LINE])
     driver.read(item_id)
     queue_control.pause(context, "knowledge.emb", None)
-    found = queries.standings(context, [item_id])[item_id]
-    assert found.activity is Activity.WAITING
-    assert "paused" in found.reason
+    standing_now = queries.standings(context, [item_id])[item_id]
+    assert standing_now.activity is Activity.WAITING
+    assert "paused" in standing_now.reason
     assert queries.queue(context, base).orphan_item_ids == []
 
 
-def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Context, driver: Driver, base: str) -> None:
+def test_only_orphans_are_dismissed_as_failed(context: Context, driver: Driver, base: str) -> None:
     orphan, other = driver.note(base, "orphan", "other")
     plan.due_steps(context, [LINE])
     Presence(context.redis).renew(WORKER, 60)

@@ -36,7 +36,7 @@ def embedded(provider: ProviderServer) -> list[str]:
 
 
 @pytest.mark.both_databases
-def test_old_chunks_are_found_until_the_new_ones_take_their_place_at_once(
+def test_old_chunks_stay_searchable_until_new_chunks_replace_them_at_once(
     context: Context, driver: Driver, base: str
 ) -> None:
     item_id = driver.completed(base, long_text("old", 5))
@@ -54,7 +54,7 @@ def test_old_chunks_are_found_until_the_new_ones_take_their_place_at_once(
     assert len(published(context)) == len(driver.rows(CHUNKS)) == 5
 
 
-def test_unchanged_chunks_are_not_embedded_again(
+def test_unchanged_chunks_are_not_re_embedded(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     item_id = driver.completed(base, long_text("same", 6))
@@ -71,7 +71,7 @@ def test_unchanged_chunks_are_not_embedded_again(
     assert checking.check(context).sound
 
 
-def test_vectors_paid_before_a_cancellation_are_not_paid_again(
+def test_vectors_paid_before_a_cancellation_are_reused(
     context: Context, driver: Driver, base: str, provider: ProviderServer
 ) -> None:
     (item_id,) = driver.note(base, long_text("kept", 6))
@@ -130,11 +130,11 @@ class TestMessagesOfAnOldRun:
     @staticmethod
     def _end(context: Context, claimed: batch.Claimed, error: UnitError | None = None) -> None:
         """End the call, with a result or an error."""
-        made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
-        outcome = Outcome(claimed.row, error, values=made)
+        vectors = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
+        outcome = Outcome(claimed.row, error, values=vectors)
         batch._settle(context, outcome, Tracer(context, None))
 
-    def test_answer_is_kept_and_leaves_the_new_runs_progress_alone(
+    def test_an_answer_of_the_old_run_is_kept_without_changing_the_new_runs_progress(
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed, provider: ProviderServer
     ) -> None:
         service.reprocess(context, item_id)
@@ -239,7 +239,7 @@ def test_vectors_of_a_half_cancelled_write_go_with_the_next_reading(
 
 
 @pytest.mark.parametrize("after", range(1, 8))
-def test_item_whose_writer_is_lost_after_any_small_step_is_found_whole(
+def test_an_item_is_published_whole_after_its_writer_is_lost_at_any_step(
     context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     monkeypatch.setattr(publication, "MOST_AT_ONCE", 4)

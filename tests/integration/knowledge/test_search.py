@@ -49,8 +49,8 @@ def test_a_hit_names_its_place(context: Context, base: str) -> None:
         group_id="grp-1",
         group_name="/books",
     )
-    found = search(context, [base], "lantern", around=1)
-    hit = found.hits[0]
+    result = search(context, [base], "lantern", around=1)
+    hit = result.hits[0]
     assert (hit.text, hit.item_id, hit.base_id, hit.base_name) == (SEA[1], item, base, "sea")
     assert (hit.title, hit.source, hit.type, hit.group_name) == ("On the sea", "sea.pdf", ItemType.FILE, "/books")
     assert (hit.heading, hit.page, hit.number) == (("Coast", "Ports"), 2, 1)
@@ -60,7 +60,7 @@ def test_a_hit_names_its_place(context: Context, base: str) -> None:
     assert (hit.score, hit.text_rank, hit.vector_rank) == (1.0, 1, 1)
     assert hit.similarity is not None
     assert 0.14 < hit.similarity < 1
-    assert (found.lexical, found.note) == (True, "")
+    assert (result.lexical, result.note) == (True, "")
     first = search(context, [base], "harbour", around=5).hits[0]
     assert (first.before, first.after) == ((), (SEA[1], SEA[2]))
     assert search(context, [base], "harbour").hits[0].after == ()
@@ -97,12 +97,12 @@ def test_a_question_finds_chunks_with_some_of_its_words(context: Context, base: 
 def test_only_published_chunks_are_found(context: Context, base: str) -> None:
     """A search hides other generations and items being deleted, although they are indexed."""
     item = publish(context, base, SEA)
-    gone = publish(context, base, ["A lantern that is being deleted."])
+    deleted = publish(context, base, ["A lantern that is being deleted."])
     with context.db.transaction() as session:
         add_chunks(session, context, base, item, 2, ["A lantern of the next generation."])
-        session.execute(update(ITEMS).where(ITEMS.c.id == gone).values(deleting=True))
+        session.execute(update(ITEMS).where(ITEMS.c.id == deleted).values(deleting=True))
     assert find(context, [base], "lantern") == [SEA[1]]
-    assert find(context, [base], "lantern", item_ids=[item, gone]) == [SEA[1]]
+    assert find(context, [base], "lantern", item_ids=[item, deleted]) == [SEA[1]]
     context.db.run(lambda session: session.execute(update(ITEMS).where(ITEMS.c.id == item).values(generation=2)))
     assert find(context, [base], "lantern") == ["A lantern of the next generation."]
     context.db.run(lambda session: session.execute(update(BASES).where(BASES.c.id == base).values(deleting=True)))
@@ -111,7 +111,7 @@ def test_only_published_chunks_are_found(context: Context, base: str) -> None:
         search(context, [base], "lantern")
 
 
-def test_hidden_hits_take_no_places_from_shown_ones(context: Context, base: str) -> None:
+def test_hidden_hits_do_not_displace_shown_ones(context: Context, base: str) -> None:
     publish(context, base, ["lantern"] * 150, deleting=True)
     publish(context, base, ["a far longer text that speaks of a lantern only once"])
     assert len(find(context, [base], "lantern")) == 1
@@ -182,7 +182,7 @@ class TestWithAProvider:
     def embed(some: Sequence[str]) -> list[list[float]]:
         return [[1.0, 0.1] if "storm" in text else [0.0, 1.0] for text in some]
 
-    def test_meaning_finds_more_than_words_and_each_model_is_called_once(
+    def test_a_search_by_meaning_adds_hits_and_calls_each_model_once(
         self, context: Context, base: str, provider: ProviderServer
     ) -> None:
         """A base whose model was edited has vectors of both."""
@@ -190,20 +190,20 @@ class TestWithAProvider:
         publish(context, add_base(context, "two"), ["Another storm."], space="ai:v1", embed=self.embed)
         publish(context, base, ["A storm at night."], space="ai:v2", embed=self.embed)
         publish(context, base, ["gale"])
-        found = search(context, None, "gale")
-        assert set(texts(found.hits)[:4]) == {SEA[2], "Another storm.", "A storm at night.", "gale"}
-        assert {hit.text for hit in found.hits if hit.text_rank} == {"gale"}
+        result = search(context, None, "gale")
+        assert set(texts(result.hits)[:4]) == {SEA[2], "Another storm.", "A storm at night.", "gale"}
+        assert {hit.text for hit in result.hits if hit.text_rank} == {"gale"}
         assert sorted(record.body["model"] for record in provider.records) == ["v1", "v2"]
-        assert (found.note, found.lexical) == ("", True)
+        assert (result.note, result.lexical) == ("", True)
 
-    def test_without_the_provider_a_search_matches_words_and_says_so(
+    def test_without_the_provider_a_search_matches_words_and_notes_it(
         self, context: Context, base: str, provider: ProviderServer
     ) -> None:
         publish(context, base, SEA, space="ai:v1", embed=self.embed)
         publish(context, base, ["A lantern by words."], space="elsewhere:v1", embed=self.embed)
         provider.stop()
-        found = search(context, [base], "lantern")
-        assert set(texts(found.hits)) == {SEA[1], "A lantern by words."}
-        assert found.note.count("By words alone, without meaning") == 2
-        assert "elsewhere" in found.note
-        assert found.hits[0].score == 1.0
+        result = search(context, [base], "lantern")
+        assert set(texts(result.hits)) == {SEA[1], "A lantern by words."}
+        assert result.note.count("By words alone, without meaning") == 2
+        assert "elsewhere" in result.note
+        assert result.hits[0].score == 1.0

@@ -29,10 +29,10 @@ def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
     add_songs(driver.context, 25)
     driver.run(driver.start())
     assert (calls(provider, CHAT), calls(provider, EMBED)) == (3, 3)
-    found = queries.songs(driver.context)
-    assert {song.status for song in found} == {"COMPLETED"}
-    assert found[4].description == "Sound of Song 5.\n\n[Imagery] Image of Song 5."
-    for song in (found[0], found[24]):
+    listed = queries.songs(driver.context)
+    assert {song.status for song in listed} == {"COMPLETED"}
+    assert listed[4].description == "Sound of Song 5.\n\n[Imagery] Image of Song 5."
+    for song in (listed[0], listed[24]):
         hits = search.like_song(driver.context, str(song.id), 24).matches
         assert len(hits) == 24
         best = search._search(driver.context, song.vector_model, default_vector(song.vector_text), 1).matches[0]
@@ -52,15 +52,15 @@ def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
 def test_vectors_stay_with_their_songs_when_some_have_no_text(driver: Driver, provider: ProviderServer) -> None:
     def some_are_empty(record: Record) -> str:
         empty = {"vector_anchor": {}, "embedding_tags": {}}
-        asked = songs.in_prompt(record)
-        return json.dumps({"songs": [songs.analysis(s, **(empty if n % 2 else {})) for n, s in enumerate(asked)]})
+        requested = songs.in_prompt(record)
+        return json.dumps({"songs": [songs.analysis(s, **(empty if n % 2 else {})) for n, s in enumerate(requested)]})
 
     provider.script.answer = some_are_empty
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    found = queries.songs(driver.context)
-    assert [bool(song.vector_model) for song in found] == [True, False] * 5
-    for song in found[::2]:
+    listed = queries.songs(driver.context)
+    assert [bool(song.vector_model) for song in listed] == [True, False] * 5
+    for song in listed[::2]:
         best = search._search(driver.context, song.vector_model, default_vector(song.vector_text), 1).matches[0]
         assert best.song.id == song.id
 
@@ -171,8 +171,8 @@ def test_mood_search_asks_the_provider_through_the_gate(driver: Driver, provider
     add_songs(driver.context, 3)
     driver.run(driver.start())
     before = calls(provider, EMBED)
-    found = search.for_words(driver.context, "calm night")
-    assert (len(found.matches), found.lexical, found.searched) == (3, False, 3)
+    result = search.for_words(driver.context, "calm night")
+    assert (len(result.matches), result.lexical, result.searched) == (3, False, 3)
     assert calls(provider, EMBED) == before + 1
     queue_control.pause(driver.context, "embedding-only", None)
     with pytest.raises(UserError, match="operator"):
@@ -189,14 +189,14 @@ class TestWithoutEmbeddings:
         change(context, "queue.metadata-generation.limits", "1000/s")
         return Driver(context)
 
-    def test_search_by_words_finds_songs_and_says_that_it_is_lexical(
+    def test_search_by_words_finds_songs_and_is_marked_as_lexical(
         self, driver: Driver, provider: ProviderServer
     ) -> None:
         add_songs(driver.context, 5)
         driver.run(driver.start())
-        found = search.for_words(driver.context, "image of song 4")
-        assert found.lexical
-        assert found.matches[0].song.title == "Song 4"
+        result = search.for_words(driver.context, "image of song 4")
+        assert result.lexical
+        assert result.matches[0].song.title == "Song 4"
         assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
 
 
@@ -257,6 +257,6 @@ def test_each_trace_has_its_call_s_cost_so_that_a_cap_outlives_redis(driver: Dri
 
 def test_search_for_a_mood_pays_nothing_without_vectors_to_find(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 3)
-    found = search.for_words(driver.context, "calm night")
-    assert (found.matches, found.searched) == ([], 0)
+    result = search.for_words(driver.context, "calm night")
+    assert (result.matches, result.searched) == ([], 0)
     assert provider.records == []

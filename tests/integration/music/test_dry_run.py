@@ -22,9 +22,9 @@ from tests.support.subsonic_server import SubsonicServer, synthetic
 
 def test_dry_run_writes_nothing_and_estimates_calls_and_time(context: Context) -> None:
     add_songs(context, 45)
-    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
-    assert (found.songs, found.batches, found.metadata_calls, found.embedding_calls) == (45, 5, 5, 5)
-    assert (found.seconds, found.cost) == (120.0, None)
+    estimated = estimate.estimate_run(context, StartOptions(skip_sync=True))
+    assert (estimated.songs, estimated.batches, estimated.metadata_calls, estimated.embedding_calls) == (45, 5, 5, 5)
+    assert (estimated.seconds, estimated.cost) == (120.0, None)
     assert queries.last_run(context) is None
     assert batch_rows(context) == []
 
@@ -43,42 +43,42 @@ def prices(context: Context) -> Callable[[str], None]:
 def test_cost_follows_the_price_list_and_estimated_tokens(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 45)
     prices('{"writer": {"input": 1000000, "output": 2000000}, "vectors": {"input": 3000000}}')
-    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
+    estimated = estimate.estimate_run(context, StartOptions(skip_sync=True))
     embedded = 45 * estimate.TEXT_TOKENS
     written = 45 * estimate.ANSWER_TOKENS
-    assert found.output_tokens == written
-    assert found.cost == pytest.approx(found.input_tokens - embedded + 2 * written + 3 * embedded)
-    assert found.unpriced == []
+    assert estimated.output_tokens == written
+    assert estimated.cost == pytest.approx(estimated.input_tokens - embedded + 2 * written + 3 * embedded)
+    assert estimated.unpriced == []
 
 
-def test_estimate_is_near_what_a_run_then_costs(
+def test_estimate_is_near_the_cost_of_the_run(
     driver: Driver, provider: ProviderServer, prices: Callable[[str], None]
 ) -> None:
     add_songs(driver.context, 40)
     # As long as models' texts: two or three sentences each.
     long = "A slow piece for piano and strings, recorded close, with a soft voice that comes late. " * 3
-    said = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
-    provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.in_prompt(r)]})
+    texts = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
+    provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **texts) for s in songs.in_prompt(r)]})
     prices('{"*": {"input": 1, "output": 4}}')
-    found = estimate.estimate_run(driver.context, StartOptions(skip_sync=True))
+    estimated = estimate.estimate_run(driver.context, StartOptions(skip_sync=True))
     driver.run(driver.start())
     with driver.context.db.read() as session:
         paid = session.execute(select(func.sum(AiCall.cost))).scalar_one()
-    assert found.cost is not None
-    assert paid / 2 < found.cost < paid * 2
+    assert estimated.cost is not None
+    assert paid / 2 < estimated.cost < paid * 2
 
 
 def test_models_without_a_price_are_named(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
-    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
-    assert (found.cost, found.unpriced) == (None, ["ai (vectors)", "ai (writer)"])
+    estimated = estimate.estimate_run(context, StartOptions(skip_sync=True))
+    assert (estimated.cost, estimated.unpriced) == (None, ["ai (vectors)", "ai (writer)"])
     prices('{"writer": {"input": 1}}')
-    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
-    assert found.cost is not None
-    assert found.unpriced == ["ai (vectors)"]
+    estimated = estimate.estimate_run(context, StartOptions(skip_sync=True))
+    assert estimated.cost is not None
+    assert estimated.unpriced == ["ai (vectors)"]
 
 
-def test_free_model_costs_nothing_which_is_not_unknown(context: Context, prices: Callable[[str], None]) -> None:
+def test_the_cost_of_a_free_model_is_zero_and_not_unknown(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
     prices('{"*": {}}')
     assert estimate.estimate_run(context, StartOptions(skip_sync=True)).cost == 0
@@ -102,10 +102,10 @@ def test_time_follows_every_window(calls: int, limits: str, tokens: int, least: 
 def test_existing_texts_count_with_their_length_and_need_no_metadata(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 10)
     driver.run(driver.start(Mode.METADATA))
-    found = estimate.estimate_run(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
+    estimated = estimate.estimate_run(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
     chars = sum(len(song.vector_text) for song in queries.songs(driver.context))
-    assert (found.metadata_calls, found.embedding_calls, found.output_tokens) == (0, 1, 0)
-    assert found.input_tokens == chars // 4
+    assert (estimated.metadata_calls, estimated.embedding_calls, estimated.output_tokens) == (0, 1, 0)
+    assert estimated.input_tokens == chars // 4
     assert calls(provider, EMBED) == 0
 
 

@@ -69,11 +69,11 @@ def test_message_that_waits_behind_the_breaker_is_sent_to_the_fallback_at_once(
     assert sent.queue == "metadata-generation"
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0]
     open_breaker(driver.context, "ai:text")
-    (again,) = plan.plan(driver.context, run_id).batches
-    assert (again.id, again.queue) == (sent.id, OTHERS)
+    (resent,) = plan.plan(driver.context, run_id).batches
+    assert (resent.id, resent.queue) == (sent.id, OTHERS)
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0], "once"
     assert driver.context.redis.llen(OTHERS) == 1
-    driver.chain(again)
+    driver.chain(resent)
     # The breaker has closed, and the message that waited behind it arrives without work to do.
     gates.breaker(driver.context, "ai:text").close()
     assert not driver.step(sent.id, sent.mode, Step.METADATA, queue=sent.queue).done

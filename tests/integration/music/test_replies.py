@@ -35,9 +35,9 @@ def test_song_left_out_once_is_requested_again_in_the_same_run(driver: Driver, p
 
 def test_wrong_and_extra_ids_are_ignored_and_counted(driver: Driver, provider: ProviderServer) -> None:
     def with_extras(record: Record) -> str:
-        asked = songs.in_prompt(record)
-        extra = [songs.analysis({"id": "nobody", "title": "?"}), songs.analysis(asked[0])]
-        return json.dumps([*(songs.analysis(song) for song in asked), *extra])
+        requested = songs.in_prompt(record)
+        extra = [songs.analysis({"id": "nobody", "title": "?"}), songs.analysis(requested[0])]
+        return json.dumps([*(songs.analysis(song) for song in requested), *extra])
 
     provider.script.answer = with_extras
     add_songs(driver.context, 10)
@@ -76,10 +76,10 @@ def test_reply_cut_at_the_token_limit_says_what_to_do(driver: Driver, provider: 
 
 def broken(record: Record, *wrong: str) -> str:
     """A reply in which the answers about the songs with these titles have a wrong shape."""
-    found = [
+    analyses = [
         songs.analysis(s, **({"embedding_tags": 5} if s["title"] in wrong else {})) for s in songs.in_prompt(record)
     ]
-    return json.dumps({"songs": found})
+    return json.dumps({"songs": analyses})
 
 
 def traced(driver: Driver) -> list[tuple[str, str]]:

@@ -70,9 +70,9 @@ def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provide
 
     provider.script.answer = stopped_meanwhile
     assert not driver.step(batch.id, batch.mode, Step.METADATA).requeue
-    found = queries.songs(driver.context)
-    assert {song.status for song in found} == {"PENDING"}
-    assert all(song.vector_text for song in found)
+    listed = queries.songs(driver.context)
+    assert {song.status for song in listed} == {"PENDING"}
+    assert all(song.vector_text for song in listed)
     driver.run(driver.start())
     assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 1)
 
@@ -165,10 +165,10 @@ def test_of_many_simultaneous_starts_one_begins_and_the_others_are_refused(drive
             return f"refused: {refused}"
 
     with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(attempt, range(6)))
-    begun = [name for name in found if not name.startswith("refused")]
-    assert len(begun) == 1
-    assert all(begun[0] in name and "penstock music stop" in name for name in found if name not in begun)
+        listed = list(threads.map(attempt, range(6)))
+    started = [name for name in listed if not name.startswith("refused")]
+    assert len(started) == 1
+    assert all(started[0] in name and "penstock music stop" in name for name in listed if name not in started)
     with driver.context.db.read() as session:
         assert session.execute(select(func.count()).select_from(RUNS)).scalar_one() == 1
 
@@ -211,9 +211,9 @@ def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:
 
 
 def _prune(context: Context) -> dict[str, int]:
-    found = {kind.name: (kind.due(context), kind.remove(context)) for kind in service.retained(context)}
-    assert all(due == removed for due, removed in found.values())
-    return {name: removed for name, (_, removed) in found.items() if removed}
+    listed = {kind.name: (kind.due(context), kind.remove(context)) for kind in service.retained(context)}
+    assert all(due == removed for due, removed in listed.values())
+    return {name: removed for name, (_, removed) in listed.items() if removed}
 
 
 @pytest.mark.both_databases
@@ -243,8 +243,8 @@ def test_of_failed_batches_the_newest_are_kept(driver: Driver) -> None:
     failed = update(BATCHES).values(status=BatchStatus.FAILED, **at)
     driver.context.db.run(lambda session: session.execute(failed))
     assert _prune(driver.context) == {}
-    kept = driver.context.settings.retention.model_copy(update={"failed_batches_count": 2})
-    context = new_context(driver.context.settings.model_copy(update={"retention": kept}))
+    rules = driver.context.settings.retention.model_copy(update={"failed_batches_count": 2})
+    context = new_context(driver.context.settings.model_copy(update={"retention": rules}))
     try:
         assert _prune(context) == {"failed batches": len(ids) - 2}
     finally:

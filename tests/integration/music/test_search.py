@@ -46,8 +46,8 @@ class TestWithoutProvider:
         assert _found(context, "green submarine") == ["Blue in Green"], "where none has all words, some do"
         assert search.for_words(context, "green submarine").any_word, "and it says so"
         assert not search.for_words(context, "davis what").any_word
-        found = search.for_words(context, "nothing of the kind at all")
-        assert (found.searched, found.songs, found.lexical) == (0, 3, True)
+        result = search.for_words(context, "nothing of the kind at all")
+        assert (result.searched, result.songs, result.lexical) == (0, 3, True)
 
     def test_accents_are_not_needed_and_do_no_harm(self, context: Context) -> None:
         _store(
@@ -100,9 +100,12 @@ class TestWithoutProvider:
 def test_tags_and_descriptions_are_found_beside_moods(driver: Driver, provider: ProviderServer) -> None:
     def answer(record: Record) -> str:
         tags = {"mood_coord": ["Melancholic"], "objects": ["Lighthouse"]}
-        asked = songs.in_prompt(record)
-        told = [songs.analysis(one, **({"embedding_tags": tags} if one["title"] == "Song 2" else {})) for one in asked]
-        return json.dumps({"songs": told})
+        requested = songs.in_prompt(record)
+        analyses = [
+            songs.analysis(song, **({"embedding_tags": tags} if song["title"] == "Song 2" else {}))
+            for song in requested
+        ]
+        return json.dumps({"songs": analyses})
 
     provider.script.answer = answer
     add_songs(driver.context, 3)

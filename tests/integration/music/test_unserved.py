@@ -24,11 +24,11 @@ def without(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Conte
     """The context of a worker that starts after music's provider was removed."""
     monkeypatch.setenv("PENSTOCK_MUSIC__PROVIDER", "")
     get_settings.cache_clear()
-    found = new_context(get_settings())
-    yield found
-    found.db.dispose()
-    found.redis.close()
-    found.redis.connection_pool.disconnect()
+    context_without = new_context(get_settings())
+    yield context_without
+    context_without.db.dispose()
+    context_without.redis.close()
+    context_without.redis.connection_pool.disconnect()
 
 
 def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_paid_results(
@@ -59,6 +59,6 @@ def test_a_run_that_only_embeds_or_is_paused_goes_on(driver: Driver, without: Co
     assert list(FLOW.fail_unserved(without)) == []
     service.resume(driver.context)
     driver.run(run_id)
-    again = driver.start(Mode.EMBEDDING)
-    driver.run(again, launches=1)
+    embedding_run = driver.start(Mode.EMBEDDING)
+    driver.run(embedding_run, launches=1)
     assert list(FLOW.fail_unserved(without)) == []

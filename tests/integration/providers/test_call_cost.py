@@ -39,21 +39,21 @@ def settings_env() -> dict[str, str]:
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Count what goes to Redis and to the database, by name."""
-    found: Counter[str] = Counter()
+    """Count the commands to Redis and the statements to the database, by name."""
+    commands: Counter[str] = Counter()
     execute = Redis.execute_command
 
     def redis(self: Any, *arguments: Any, **options: Any) -> Any:
-        found["redis"] += 1
+        commands["redis"] += 1
         return execute(self, *arguments, **options)
 
     def sql(*_: Any) -> None:
-        found["sql"] += 1
+        commands["sql"] += 1
 
     event.listen(Engine, "before_cursor_execute", sql)
     with monkeypatch.context() as patch:
         patch.setattr(Redis, "execute_command", redis)
-        yield found
+        yield commands
     event.remove(Engine, "before_cursor_execute", sql)
 
 
@@ -65,7 +65,7 @@ def _admitted(context: Context, queue: str, holder: str, tokens: int = 0) -> Gua
 
 
 def _priced_call(context: Context, holder: str) -> None:
-    """Everything that a message with one call does at its gate."""
+    """Do everything that a message with one call does at its gate."""
     guarded = _admitted(context, "vision.p", holder)
 
     def ask() -> str:
@@ -82,11 +82,11 @@ def _priced_call(context: Context, holder: str) -> None:
 def test_a_priced_call_costs_six_commands_and_no_statement(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     gates.sync(context)
     _priced_call(context, "warm-up")
-    with counted(monkeypatch) as found:
+    with counted(monkeypatch) as commands:
         for number in range(10):
             _priced_call(context, str(number))
     # Admission, stamp, sent, breaker, slot back, cost.
-    assert found == {"redis": 60}
+    assert commands == {"redis": 60}
     spent = context.redis.keys("penstock:{gates}:spend:*")
     assert float(str(context.redis.get(spent[0]))) == pytest.approx(11 * 1000 / 1e6)
 
@@ -97,14 +97,14 @@ def test_a_message_without_a_call_gives_back_its_slot_once(context: Context, mon
     guarded = gates.guarded_call(context, "vision.p", "m")
     assert guarded is not None
     assert guarded.gate.admit("m").granted
-    with counted(monkeypatch) as found:
+    with counted(monkeypatch) as commands:
         guarded.leave()
         guarded.leave()
-    assert found == {"redis": 1}
+    assert commands == {"redis": 1}
     assert guarded.gate.inspect().in_flight == 0
 
 
-def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_told_on_the_calls_row(context: Context) -> None:
+def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_noted_on_the_calls_row(context: Context) -> None:
     gates.sync(context)
     body = {
         "choices": [{"message": {"content": "fine"}}],
@@ -128,7 +128,7 @@ def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_told_on_the_calls_row(
     assert 0 < spend.running_sum(context, "p", profile) < 1
 
 
-def test_a_service_that_does_not_say_what_it_used_has_used_what_was_estimated(context: Context) -> None:
+def test_without_reported_usage_the_estimate_counts(context: Context) -> None:
     gates.sync(context)
     guarded = _admitted(context, "vision.t", "a", tokens=60)
 

@@ -1,4 +1,4 @@
-"""Figures of calls only grow: while calls are made, added up and forgotten, each counts exactly once."""
+"""Figures of calls only grow: each call counts exactly once, before and after it is summed and deleted."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -24,7 +24,7 @@ def record(context: Context, count: int, *, age: timedelta = timedelta(0), **val
 
 
 def count(context: Context) -> int:
-    return sum(one.calls for one in totals(context))
+    return sum(row.calls for row in totals(context))
 
 
 def counted_to(context: Context) -> int:
@@ -32,7 +32,7 @@ def counted_to(context: Context) -> int:
         return session.execute(select(func.max(CURSOR.c.counted_to))).scalar() or 0
 
 
-def test_calls_are_summed_by_kind_and_latency_whether_the_cursor_has_reached_them_or_not(context: Context) -> None:
+def test_calls_are_summed_by_kind_and_latency_before_and_after_the_cursor_reaches_them(context: Context) -> None:
     record(context, 2, latency_ms=100, input_tokens=3, output_tokens=4, cost=0.1)
     record(context, 1, latency_ms=101, status="transient")
     record(context, 1, latency_ms=10**7, flow="music", capability="text")
@@ -61,7 +61,7 @@ def test_calls_that_retention_removes_still_count(context: Context, reached: boo
     assert count(context) == 8
 
 
-def test_ids_that_are_given_again_after_the_newest_calls_went_count_as_well(context: Context) -> None:
+def test_reused_ids_count_after_the_newest_calls_are_deleted(context: Context) -> None:
     record(context, 4, age=OLD)
     advance(context)
     calls.retention(context).remove(context)
@@ -72,7 +72,7 @@ def test_ids_that_are_given_again_after_the_newest_calls_went_count_as_well(cont
     assert count(context) == 7
 
 
-def test_a_long_way_is_gone_in_portions(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cursor_advances_in_portions(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_totals, "PORTION", 3)
     record(context, 10)
     assert advance(context) == 10
@@ -80,7 +80,7 @@ def test_a_long_way_is_gone_in_portions(context: Context, monkeypatch: pytest.Mo
     assert count(context) == 10
 
 
-def test_a_call_that_becomes_visible_after_younger_ones_is_not_passed_over(context: Context) -> None:
+def test_a_call_that_commits_after_younger_ones_is_counted(context: Context) -> None:
     if context.db.is_sqlite:
         pytest.skip("SQLite has one writer at a time")
     with context.db.transaction() as slow:
@@ -93,8 +93,8 @@ def test_a_call_that_becomes_visible_after_younger_ones_is_not_passed_over(conte
     assert count(context) == 4
 
 
-def test_a_reader_that_is_overtaken_between_its_statements_sees_no_less(context: Context) -> None:
-    """The cursor moves after it was read, and before the sums are."""
+def test_a_reader_counts_every_call_if_the_cursor_moves_between_its_statements(context: Context) -> None:
+    """The cursor moves between the read of the cursor and the read of the sums."""
     record(context, 5)
     overtake: list[Callable[[], object]] = [lambda: advance(context)]
 
@@ -112,14 +112,14 @@ def test_a_reader_that_is_overtaken_between_its_statements_sees_no_less(context:
 
 
 @pytest.mark.parametrize("cost", [-1.0, 1e300, float("inf")])
-def test_a_cost_that_nobody_believes_counts_as_none(context: Context, cost: float) -> None:
+def test_an_unbelievable_cost_counts_as_zero(context: Context, cost: float) -> None:
     record(context, 1, cost=cost, latency_ms=-5, input_tokens=-7)
     advance(context)
-    [found] = totals(context)
-    assert (found.calls, found.cost_nano, found.latency_ms, found.input_tokens) == (1, 0, 0, 0)
+    [row] = totals(context)
+    assert (row.calls, row.cost_nano, row.latency_ms, row.input_tokens) == (1, 0, 0, 0)
 
 
-def test_rows_deleted_by_hand_are_no_reason_to_count_others_twice(context: Context) -> None:
+def test_rows_deleted_by_hand_make_no_other_row_count_twice(context: Context) -> None:
     record(context, 4)
     advance(context)
     context.db.run(lambda session: session.execute(delete(AiCall).where(AiCall.id < 3)))

@@ -1,4 +1,4 @@
-"""Calls to AI services can be looked at: one by one, in figures, in Python and at the terminal."""
+"""Views of calls to AI services: single calls and figures, in Python and at the terminal."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ def shown(*arguments: str) -> Any:
     return json.loads(penstock(*arguments, "--json").stdout)
 
 
-def test_figures_by_provider_count_failures_and_time_only_what_succeeded(recorded: Context) -> None:
+def test_figures_by_provider_count_failures_and_time_only_successes(recorded: Context) -> None:
     quick, slow = calls.stats("provider")
     assert (quick.group, quick.calls, quick.failed, quick.failure_rate) == ("quick", 21, 1, 0.0476)
     assert (quick.mean_ms, quick.p50_ms, quick.p95_ms) == (10.5, 10, 19)
@@ -59,39 +59,39 @@ def test_figures_by_provider_count_failures_and_time_only_what_succeeded(recorde
 
 
 def test_days_are_in_order_and_other_groups_by_size(recorded: Context) -> None:
-    days = [one.group for one in calls.stats("day")]
+    days = [row.group for row in calls.stats("day")]
     assert days == sorted(days)
     assert days[0] == str((NOW - timedelta(days=2)).date())
-    assert [(one.group, one.calls) for one in calls.stats("model")] == [("small", 21), ("big", 3)]
-    assert [(one.group, one.p50_ms) for one in calls.stats("status")] == [("ok", 12), ("rate_limited", None)]
+    assert [(row.group, row.calls) for row in calls.stats("model")] == [("small", 21), ("big", 3)]
+    assert [(row.group, row.p50_ms) for row in calls.stats("status")] == [("ok", 12), ("rate_limited", None)]
 
 
 def test_hours_are_in_order_and_written_with_their_zone(recorded: Context) -> None:
     hours = calls.stats("hour")
-    assert [one.group for one in hours] == sorted(one.group for one in hours)
-    assert sum(one.calls for one in hours) == 24
+    assert [row.group for row in hours] == sorted(row.group for row in hours)
+    assert sum(row.calls for row in hours) == 24
     first = datetime.fromisoformat(hours[0].group)
     assert first == (NOW - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
 
 
 def test_a_series_counts_every_hour_and_model_and_its_percentiles_are_nearly_right(recorded: Context) -> None:
     which = CallFilter(since=NOW - timedelta(days=3), until=NOW + timedelta(seconds=1))
-    found = series(recorded, which, By.HOUR)
-    assert len(found.points) in {72, 73, 74}
-    assert [one.group for one in found.points] == sorted(one.group for one in found.points)
-    exact = {one.group: one for one in stats(recorded, which, By.HOUR)}
-    for one in found.points:
-        known = exact.get(one.group)
-        assert (one.calls, one.failed) == ((known.calls, known.failed) if known else (0, 0))
-    assert [(one.provider, one.model) for one in found.models] == [("quick", "small"), ("slow", "big")]
-    assert found.models[1].figures.p50_ms == pytest.approx(500, rel=0.2)
-    assert (found.total.calls, found.total.failed, found.total.cost) == (24, 1, 10.0)
-    assert [one.calls for one in series(recorded, which, By.DAY).points if one.calls] in ([3, 21], [3, 20, 1])
+    measured = series(recorded, which, By.HOUR)
+    assert len(measured.points) in {72, 73, 74}
+    assert [point.group for point in measured.points] == sorted(point.group for point in measured.points)
+    exact = {point.group: point for point in stats(recorded, which, By.HOUR)}
+    for point in measured.points:
+        known = exact.get(point.group)
+        assert (point.calls, point.failed) == ((known.calls, known.failed) if known else (0, 0))
+    assert [(point.provider, point.model) for point in measured.models] == [("quick", "small"), ("slow", "big")]
+    assert measured.models[1].figures.p50_ms == pytest.approx(500, rel=0.2)
+    assert (measured.total.calls, measured.total.failed, measured.total.cost) == (24, 1, 10.0)
+    assert [point.calls for point in series(recorded, which, By.DAY).points if point.calls] in ([3, 21], [3, 20, 1])
     nobody = series(recorded, CallFilter(provider="nobody"), By.DAY)
     assert (nobody.models, nobody.total.calls, nobody.total.p50_ms) == ([], 0, None)
 
 
-def test_each_filter_leaves_out_what_it_should(recorded: Context) -> None:
+def test_each_filter_selects_its_calls(recorded: Context) -> None:
     assert [call.latency_ms for call in calls.list_calls(limit=3)] == [9000, 1, 2]
     counted = {
         "flow": len(calls.list_calls(flow="music")),
@@ -123,10 +123,10 @@ def test_the_command_lists_shows_and_sums_up(recorded: Context) -> None:
     assert [(call["status"], call["unit"]) for call in listed] == [("rate_limited", "7")]
     assert "429: slow down" in penstock("list", "--provider", "quick").output
     text = penstock("show", str(listed[0]["id"])).output
-    assert all(said in text for said in ("documents: page_to_markdown (vision)", "doc 7", "rate_limited", "9,000 ms"))
+    assert all(words in text for words in ("documents: page_to_markdown (vision)", "doc 7", "rate_limited", "9,000 ms"))
     assert "there is no call 4711" in str(penstock("show", "4711", code=1).exception)
     figures = shown("stats", "--by", "flow")
-    assert (figures["total"]["calls"], [one["group"] for one in figures["groups"]]) == (24, ["documents", "music"])
+    assert (figures["total"]["calls"], [group["group"] for group in figures["groups"]]) == (24, ["documents", "music"])
     table = penstock("stats").output
     assert "1 (4.8%)" in table
     assert table.splitlines()[-1].split()[:2] == ["all", "24"]
@@ -137,7 +137,7 @@ def test_empty_answers_say_why(recorded: Context) -> None:
     assert "No call matches" in penstock("stats", "--flow", "screenshots").output
 
 
-def test_without_any_call_it_says_when_there_will_be_one(context: Context) -> None:
+def test_without_calls_the_commands_show_an_empty_result(context: Context) -> None:
     assert "No calls on record" in penstock("list").output
     assert shown("list") == []
     assert shown("stats") == {"by": "provider", "total": None, "groups": []}

@@ -73,7 +73,7 @@ def test_an_emptied_redis_does_not_double_a_quota(context: Context) -> None:
     assert sum(_through(context, f"again-{number}") for number in range(20)) == 5
 
 
-def test_calls_on_record_leave_their_window_when_their_time_is_over(context: Context) -> None:
+def test_calls_on_record_leave_their_window_at_its_end(context: Context) -> None:
     _record(context, 10, 3600, 86400 - 30, 86400 + 3600)
     _record(context, 10, queue="vision.other")
     queue_control.change_setting(context, f"queue.{QUEUE}.limits", "100/min, 1000 tokens/h")
@@ -86,7 +86,7 @@ def test_calls_on_record_leave_their_window_when_their_time_is_over(context: Con
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
-def test_calls_on_record_count_where_this_host_has_another_time_than_the_database(
+def test_calls_on_record_count_despite_a_clock_that_differs_from_the_databases(
     context: Context, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     now = context.db.now
@@ -96,7 +96,7 @@ def test_calls_on_record_count_where_this_host_has_another_time_than_the_databas
     assert (calls, 900 <= age_ms < 50_000) == (1, True)
 
 
-def test_a_call_counts_from_when_its_request_may_have_left_at_the_latest(context: Context) -> None:
+def test_a_call_counts_from_the_latest_time_at_which_its_request_may_have_left(context: Context) -> None:
     _record(context, 65.0, 62.0, took_ms=4000)
     ((age_ms, calls),) = on_record(context, [QUEUE], 60)[Unit.REQUESTS]
     assert (calls, age_ms < 60_000) == (1, True), "the older one has left its window, however long it was prepared"
@@ -170,7 +170,7 @@ def test_limits_that_change_forget_no_usage(context: Context) -> None:
     assert [state.used for state in gate.inspect().queue.windows] == [5, 5]
 
 
-def test_processes_whose_settings_differ_agree_on_those_of_the_last_worker_that_started(context: Context) -> None:
+def test_processes_with_different_settings_use_those_of_the_last_started_worker(context: Context) -> None:
     def other(limits: str) -> Context:
         profile = context.settings.providers["p"].model_copy(update={"limits": limits})
         return new_context(context.settings.model_copy(update={"providers": {"p": profile}}))
@@ -193,7 +193,7 @@ def test_processes_whose_settings_differ_agree_on_those_of_the_last_worker_that_
         newer.redis.connection_pool.disconnect()
 
 
-def test_who_read_the_rows_before_they_changed_puts_nothing_back(
+def test_a_sync_with_outdated_rows_does_not_overwrite_newer_settings(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates.sync(context)

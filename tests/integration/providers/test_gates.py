@@ -1,4 +1,4 @@
-"""Gates and the database: limits, pauses, breakers and spend caps survive an emptied Redis and a hand on the table."""
+"""Gates and the database: limits, pauses, breakers and spend caps survive an emptied Redis and edits of the table."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +55,7 @@ def test_a_changed_limit_is_in_force_at_once_and_keeps_what_was_used(context: Co
 
 
 @pytest.mark.parametrize("value", ["0/s", "-3/min", "lots", "1/s 2/s"])
-def test_a_limit_that_makes_no_sense_is_refused(context: Context, value: str) -> None:
+def test_an_invalid_limit_is_refused(context: Context, value: str) -> None:
     with pytest.raises(UserError):
         queue_control.change_setting(context, "provider.p.limits", value)
     assert gates.live_setting(context, "provider.p.limits").is_default
@@ -133,7 +133,7 @@ def test_a_spend_cap_closes_all_queues_of_its_provider_until_the_day_ends(contex
     queue_control.change_setting(context, "provider.p.daily_spend_cap", "100")
 
 
-def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None:
+def test_spending_is_restored_from_the_traces(context: Context) -> None:
     now = datetime.now(UTC)
     row = {
         "flow": "documents",
@@ -182,7 +182,7 @@ def test_a_queues_own_limit_holds_beside_its_providers(context: Context) -> None
     assert [_gate(context).stamp(str(n)).granted for n in range(2)] == [True, False], "three of the provider's"
 
 
-def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
+def test_a_queue_names_the_reason_of_its_wait(context: Context) -> None:
     gates.sync(context)
     assert gates.closed_because(context, "vision.p") == ""
     assert gates.closed_because(context, "cpu") == "", "a queue without a gate"
@@ -192,32 +192,32 @@ def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
     assert gates.closed_because(context, "vision.p") == "vision.p is paused by an operator"
 
 
-def test_why_nothing_more_goes_through_is_told_with_the_moment_when_something_does(context: Context) -> None:
-    def found() -> Holdup | None:
+def test_a_holdup_names_its_reason_and_its_end(context: Context) -> None:
+    def holdup_of_call() -> Holdup | None:
         return queue_views.holdup(queue_views.queue(context, "vision.p"), now)
 
     now = context.db.now()
-    assert found() is None
+    assert holdup_of_call() is None
     assert [_gate(context).stamp(str(n)).granted for n in range(3)] == [True, True, True]
-    held = found()
+    held = holdup_of_call()
     assert held is not None
     assert held.until is not None
     assert (held.kind, held.words) == ("limits", "p: 3/min is used up")
-    # The window is a little longer here than there: the way to the provider varies.
+    # Our window is slightly longer than the provider's, since the way to the provider varies.
     assert timedelta(seconds=50) < held.until - now < timedelta(seconds=62)
     queue_control.change_setting(context, "provider.p.limits", "9/min")
-    assert found() is None
+    assert holdup_of_call() is None
     queue_control.change_setting(context, "provider.p.concurrency", "1")
-    assert found() == Holdup("capacity", "vision.p: the only place is taken")
+    assert holdup_of_call() == Holdup("capacity", "vision.p: the only place is taken")
     queue_control.open_breaker(context, "p:vision", 60, "5 failures in a row: 503")
-    held = found()
+    held = holdup_of_call()
     assert held is not None
     assert (held.kind, held.words) == ("breaker", "p is paused by its breaker: 5 failures in a row: 503")
     queue_control.pause(context, "vision.p", None, "invoices first")
-    assert found() == Holdup("operator", "paused by an operator: “invoices first”")
+    assert holdup_of_call() == Holdup("operator", "paused by an operator: “invoices first”")
 
 
-def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(context: Context) -> None:
+def test_simultaneous_writes_of_a_breaker_leave_one_row(context: Context) -> None:
     breaker = gates.breaker(context, "p:vision")
     breaker.open(60, "down")
     with ThreadPoolExecutor(8) as threads:
@@ -226,7 +226,7 @@ def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(conte
         assert [key for key in live_settings.stored(session) if key.startswith("breaker.")] == ["breaker.p:vision"]
 
 
-def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context) -> None:
+def test_an_answer_is_returned_although_the_database_refuses_the_breakers_close(context: Context) -> None:
     gates.sync(context)
     gates.breaker(context, "p:vision").open(0.001, "down")
     while gates.breaker(context, "p:vision").inspect().state != "half-open":
@@ -246,7 +246,7 @@ def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context)
     assert replace(guarded, on_change=forget).call(ask, lambda _: ("m", 0, 0)) == "paid for"
 
 
-def test_small_amounts_are_told_with_enough_digits(context: Context) -> None:
+def test_small_amounts_are_shown_with_enough_digits(context: Context) -> None:
     queue_control.change_setting(context, "provider.p.daily_spend_cap", "0.0005")
     gates.charge(context, "p", 0.00071)
     assert "0.00071 of 0.00050 spent today" in str(gates.closed_because(context, "vision.p"))

@@ -1,4 +1,4 @@
-"""Pages converted by nodes: what goes out, and what of the answer is taken."""
+"""Pages converted by nodes: the request, and the accepted parts of the answer."""
 
 import io
 from collections.abc import Iterator
@@ -42,8 +42,8 @@ def with_pictures(page: PageRef) -> PageRef:
 
 
 def converter_at(url: str, tmp_path: Path, **profile: Any) -> PageConverter:
-    made = ProviderProfile(**{"kind": "nodes", "base_url": url, "api_key": SecretStr(TOKEN), "timeout_s": 20} | profile)
-    return registry.page_converter(Settings(data_dir=tmp_path, providers={"desk": made}), "desk")
+    desk = ProviderProfile(**{"kind": "nodes", "base_url": url, "api_key": SecretStr(TOKEN), "timeout_s": 20} | profile)
+    return registry.page_converter(Settings(data_dir=tmp_path, providers={"desk": desk}), "desk")
 
 
 def convert(gateway: ScriptedGateway, page: PageRef) -> Answer:
@@ -59,9 +59,9 @@ def refused(gateway: ScriptedGateway, page: PageRef) -> bool:
 
 
 def picture(file_format: str = "PNG", **more: Any) -> bytes:
-    made = io.BytesIO()
-    Image.new("RGB", (20, 10), "red").save(made, file_format, **more)
-    return made.getvalue()
+    content = io.BytesIO()
+    Image.new("RGB", (20, 10), "red").save(content, file_format, **more)
+    return content.getvalue()
 
 
 def names_in(folder: Path) -> list[str]:
@@ -79,8 +79,8 @@ def test_a_page_goes_out_as_its_picture_and_comes_back_as_markdown_with_a_layout
         {"type": "markdown", "text": "e", "bbox": [0, 0, 9, 9]},
     ]
     layout = {"width": 100, "height": 200.5, "unit": "px", "blocks": blocks, "more": [1]}
-    made = {"text": "## A\n", "model": "local", "layout": layout, "usage": {"input_tokens": 1}, "truncated": False}
-    gateway.script.append(reply(made))
+    result = {"text": "## A\n", "model": "local", "layout": layout, "usage": {"input_tokens": 1}, "truncated": False}
+    gateway.script.append(reply(result))
     answer = convert(gateway, page)
     [received] = gateway.seen.requests
     assert (received.request.capability, received.request.body, received.parts) == (
@@ -150,7 +150,7 @@ def test_a_layout_of_another_shape_is_refused(gateway: ScriptedGateway, page: Pa
     assert refused(gateway, page)
 
 
-def test_pictures_are_drawn_anew_by_a_child_process_under_our_names_and_links_lead_to_them(
+def test_a_child_process_redraws_pictures_under_our_names_and_links_lead_to_them(
     gateway: ScriptedGateway, with_pictures: PageRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -172,8 +172,8 @@ def test_pictures_are_drawn_anew_by_a_child_process_under_our_names_and_links_le
     assert names_in(with_pictures.pictures) == ["page-0003-1.png", "page-0003-2.png"]
     for path in with_pictures.pictures.iterdir():
         assert b"<script>" not in path.read_bytes()
-        with Image.open(path) as found:
-            assert (found.format, found.size) == ("PNG", (20, 10))
+        with Image.open(path) as image:
+            assert (image.format, image.size) == ("PNG", (20, 10))
     assert gateway.seen.requests[0].request.body["pictures"] is True
 
 
@@ -203,7 +203,7 @@ def test_a_picture_with_a_hostile_name_or_content_is_refused(
     assert names_in(with_pictures.source.parent) == before
 
 
-def test_pictures_that_nobody_asked_for_are_left(gateway: ScriptedGateway, page: PageRef) -> None:
+def test_unrequested_pictures_are_not_stored(gateway: ScriptedGateway, page: PageRef) -> None:
     gateway.script.append(reply({"text": "t"}, ("../x", "image/png", b"?")))
     assert convert(gateway, page).text == "t"
     assert names_in(page.source.parent) == ["page-3.png"]

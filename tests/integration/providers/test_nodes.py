@@ -1,4 +1,4 @@
-"""The provider of kind `nodes` against a gateway that does as scripted."""
+"""The provider of kind `nodes` against a scripted gateway."""
 
 import json
 import os
@@ -42,15 +42,15 @@ def gateway() -> Iterator[ScriptedGateway]:
 
 def nodes_at(url: str, **profile: Any) -> Nodes:
     values: dict[str, Any] = {"kind": "nodes", "base_url": url, "api_key": SecretStr(TOKEN), "timeout_s": 20}
-    made = ProviderProfile(**values | profile)
-    return Nodes("desk", made)
+    desk = ProviderProfile(**values | profile)
+    return Nodes("desk", desk)
 
 
 @pytest.fixture
 def nodes(gateway: ScriptedGateway) -> Iterator[Nodes]:
-    made = nodes_at(gateway.url)
-    yield made
-    made.close()
+    desk = nodes_at(gateway.url)
+    yield desk
+    desk.close()
 
 
 def error_of(nodes: Nodes, prompt: str = "Hi") -> UnitError:
@@ -60,7 +60,7 @@ def error_of(nodes: Nodes, prompt: str = "Hi") -> UnitError:
 
 
 class Hooks:
-    """Notes what is called; `closed`: the gate is."""
+    """Records calls of the hooks. `closed`: the gate is closed."""
 
     def __init__(self, closed: bool = False, both: threading.Barrier | None = None) -> None:
         self.closed = closed
@@ -88,20 +88,20 @@ def with_hooks(nodes: Nodes, hooks: Hooks) -> str:
         request_hooks.reset(token)
 
 
-def test_what_is_asked_goes_out_in_the_protocols_words(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_requests_follow_the_protocol(gateway: ScriptedGateway, nodes: Nodes) -> None:
     answer = nodes.describe_all([PNG, PNG], "image/png", "What?", system="Be brief", json_schema={"type": "object"})
     assert (answer.text, answer.model, answer.usage, answer.truncated) == ("hi", "q", Usage(7, 2), False)
     nodes.complete("Hi")
-    looked, completed = (received.request for received in gateway.seen.requests)
-    assert looked.capability == "vision"
-    assert looked.body == {"prompt": "What?", "system": "Be brief", "json_schema": {"type": "object"}}
-    assert [about.media_type for about in looked.attachments] == ["image/png"] * 2
+    described, completed = (received.request for received in gateway.seen.requests)
+    assert described.capability == "vision"
+    assert described.body == {"prompt": "What?", "system": "Be brief", "json_schema": {"type": "object"}}
+    assert [about.media_type for about in described.attachments] == ["image/png"] * 2
     assert gateway.seen.requests[0].parts == [PNG, PNG]
     assert (completed.capability, completed.body, completed.model) == ("text", {"prompt": "Hi"}, "")
     assert (completed.if_no_node, completed.timeout_ms <= 20_000) == ("error", True)
 
 
-def test_the_profile_says_which_model_and_whether_to_wait_for_a_node(gateway: ScriptedGateway) -> None:
+def test_the_profile_sets_the_model_and_the_wait_for_a_node(gateway: ScriptedGateway) -> None:
     nodes = nodes_at(gateway.url, model="m-1", when_no_node="wait")
     gateway.script.append(reply({"text": "", "model": None, "usage": None}))
     answer = nodes.complete("Hi")
@@ -110,7 +110,7 @@ def test_the_profile_says_which_model_and_whether_to_wait_for_a_node(gateway: Sc
     assert (received.request.model, received.request.if_no_node) == ("m-1", "wait")
 
 
-def test_vectors_come_in_the_order_of_the_texts_under_the_model_that_was_asked(gateway: ScriptedGateway) -> None:
+def test_vectors_have_the_order_of_the_texts_and_the_name_of_the_requested_model(gateway: ScriptedGateway) -> None:
     nodes = nodes_at(gateway.url, model="m-1")
     gateway.script.append(reply({"vectors": [[1, 2.5], [3, 4]], "model": "m-1:latest", "usage": {"input_tokens": 2}}))
     vectors = nodes.embed(["a", "b"])
@@ -136,7 +136,7 @@ def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: N
 
 
 @pytest.mark.parametrize(
-    ("said", "usage"),
+    ("fields", "usage"),
     [
         ({"usage": []}, Usage()),
         ({"usage": {"input_tokens": -1}}, Usage()),
@@ -145,9 +145,9 @@ def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: N
     ],
 )
 def test_nonsense_about_model_and_usage_does_not_cost_the_answer(
-    gateway: ScriptedGateway, nodes: Nodes, said: dict[str, Any], usage: Usage
+    gateway: ScriptedGateway, nodes: Nodes, fields: dict[str, Any], usage: Usage
 ) -> None:
-    gateway.script.append(reply({"text": "t"} | said))
+    gateway.script.append(reply({"text": "t"} | fields))
     answer = nodes.complete("Hi")
     assert (answer.text, replace(answer.usage, note="")) == ("t", usage)
 
@@ -163,14 +163,14 @@ def test_vectors_that_do_not_fit_are_refused(gateway: ScriptedGateway, nodes: No
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "bad_reply")
 
 
-def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_numbers_outside_json_are_refused(gateway: ScriptedGateway, nodes: Nodes) -> None:
     async def infinite(received: ReceivedRequest) -> None:
-        said = {
+        message = {
             "type": "job_result",
             "request_id": received.request.request_id,
             "result": {"vectors": [[float("inf")]]},
         }
-        await received.socket.send(json.dumps(said))
+        await received.socket.send(json.dumps(message))
 
     gateway.script.append(infinite)
     with pytest.raises(UnitError) as caught:
@@ -178,14 +178,16 @@ def test_numbers_that_json_does_not_know_are_refused(gateway: ScriptedGateway, n
     assert caught.value.code == "bad_reply"
 
 
-def test_text_can_be_stored_whatever_a_node_sends(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_characters_that_databases_refuse_are_replaced_in_a_nodes_answer(
+    gateway: ScriptedGateway, nodes: Nodes
+) -> None:
     async def odd(received: ReceivedRequest) -> None:
-        said = {
+        message = {
             "type": "job_result",
             "request_id": received.request.request_id,
             "result": {"text": "a\0\ud800", "model": "\0"},
         }
-        await received.socket.send(json.dumps(said))
+        await received.socket.send(json.dumps(message))
 
     gateway.script.append(odd)
     answer = nodes.complete("Hi")
@@ -202,8 +204,8 @@ def test_errors_of_nodes_keep_kind_and_code_and_show_no_token(gateway: ScriptedG
         ]
     )
     errors = [error_of(nodes) for _ in range(4)]
-    found = [(error.kind, error.code, error.retry_after_s) for error in errors]
-    assert found == [
+    outcomes = [(error.kind, error.code, error.retry_after_s) for error in errors]
+    assert outcomes == [
         (ErrorKind.TRANSIENT, "crashed", None),
         (ErrorKind.PERMANENT, "bad_picture", None),
         (ErrorKind.RATE_LIMITED, "later", 9),
@@ -213,17 +215,17 @@ def test_errors_of_nodes_keep_kind_and_code_and_show_no_token(gateway: ScriptedG
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "waits"),
+    ("code", "delay_s", "waits"),
     [("no_node", None, 15), ("no_node", 4, 4), ("MODEL_NOT_AVAILABLE", None, 15), ("NODE_BUSY", 1, 1)],
 )
-def test_no_node_pauses_the_queue(gateway: ScriptedGateway, code: str, said: float | None, waits: float) -> None:
-    gateway.script.append(refuse(code, "permanent", "none", said))
+def test_no_node_pauses_the_queue(gateway: ScriptedGateway, code: str, delay_s: float | None, waits: float) -> None:
+    gateway.script.append(refuse(code, "permanent", "none", delay_s))
     error = error_of(nodes_at(gateway.url, model="qwen"))
     assert (error.kind, error.code, error.retry_after_s) == (ErrorKind.RATE_LIMITED, "no_node", waits)
     assert "'qwen'" in str(error)
 
 
-def test_a_token_that_is_missing_or_wrong_is_named_with_what_to_set(gateway: ScriptedGateway) -> None:
+def test_a_missing_or_wrong_token_is_named_with_its_setting(gateway: ScriptedGateway) -> None:
     for token in ("", "pstn_wrong", "odd\nones"):
         error = error_of(nodes_at(gateway.url, api_key=SecretStr(token)))
         assert (error.kind, error.code) == (ErrorKind.UNAVAILABLE, "auth")
@@ -237,12 +239,12 @@ def test_a_call_ends_at_its_limit_with_and_without_a_gateway(gateway: ScriptedGa
     assert (late.kind, late.code) == (ErrorKind.TRANSIENT, "timeout")
     assert "PENSTOCK_PROVIDERS__DESK__TIMEOUT_S" in str(late)
     gateway.wait_for(lambda: gateway.seen.cancels, "the job is cancelled")
-    gone = error_of(nodes_at("ws://127.0.0.1:9", timeout_s=0.3))
-    assert (gone.kind, gone.code) == (ErrorKind.TRANSIENT, "gateway_unreachable")
-    assert "PENSTOCK_PROVIDERS__DESK__BASE_URL" in str(gone)
+    unreachable = error_of(nodes_at("ws://127.0.0.1:9", timeout_s=0.3))
+    assert (unreachable.kind, unreachable.code) == (ErrorKind.TRANSIENT, "gateway_unreachable")
+    assert "PENSTOCK_PROVIDERS__DESK__BASE_URL" in str(unreachable)
 
 
-def test_a_call_is_ready_once_and_sent_once_though_it_goes_out_twice(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_a_resent_call_counts_as_ready_and_sent_once(gateway: ScriptedGateway, nodes: Nodes) -> None:
     gateway.script.append(cut)
     hooks = Hooks()
     assert with_hooks(nodes, hooks) == "hi"
@@ -257,7 +259,7 @@ def test_nothing_is_sent_when_the_gate_has_closed(gateway: ScriptedGateway, node
     assert (hooks.seen, gateway.ids) == (["ready"], [])
 
 
-def test_a_call_that_waits_at_its_gate_keeps_no_other_call_waiting(nodes: Nodes) -> None:
+def test_a_call_that_waits_at_its_gate_delays_no_other_call(nodes: Nodes) -> None:
     both = threading.Barrier(2)
     waiting = [Hooks(both=both), Hooks(both=both)]
     with ThreadPoolExecutor(2) as threads:
@@ -269,39 +271,39 @@ def test_the_same_content_is_the_same_job_until_it_was_answered(gateway: Scripte
     nodes.complete("Hi")
     nodes.complete("Hi")
     nodes.complete("Other")
-    fresh = nodes_at(gateway.url)  # as in a process that was started after this one was killed
+    fresh = nodes_at(gateway.url)  # as in a process that starts after this one is killed
     fresh.complete("Hi")
-    first, second, other, again = gateway.ids
-    assert first == again
+    first, second, other, repeated = gateway.ids
+    assert first == repeated
     assert (first[-2:], second[-2:], other[-2:]) == (":0", ":1", ":0")
     assert first[:-2] == second[:-2] != other[:-2]
 
 
-def test_an_error_is_an_answer_but_an_unreachable_gateway_is_none(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_an_error_is_an_answer_and_an_unreachable_gateway_is_not(gateway: ScriptedGateway, nodes: Nodes) -> None:
     gateway.script.append(refuse("crashed"))
     error_of(nodes)
     nodes.complete("Hi")
     assert [name[-2:] for name in gateway.ids] == [":0", ":1"]
-    gone = nodes_at("ws://127.0.0.1:9", timeout_s=0.2)
-    error_of(gone)
-    assert set(gone._answers.values()) == set()
+    unreachable = nodes_at("ws://127.0.0.1:9", timeout_s=0.2)
+    error_of(unreachable)
+    assert set(unreachable._answers.values()) == set()
 
 
 def test_the_models_of_one_gateway_share_a_session_and_close_makes_a_new_one(gateway: ScriptedGateway) -> None:
-    one, two = nodes_at(gateway.url, model="a"), nodes_at(gateway.url, model="b")
+    first, two = nodes_at(gateway.url, model="a"), nodes_at(gateway.url, model="b")
     with ThreadPoolExecutor(16) as threads:
-        assert set(threads.map(lambda n: (one, two)[n % 2].complete(str(n)).text, range(64))) == {"hi"}
+        assert set(threads.map(lambda n: (first, two)[n % 2].complete(str(n)).text, range(64))) == {"hi"}
     assert len(gateway.seen.opens) == 1
-    one.close()
+    first.close()
     gateway.wait_for(lambda: gateway.seen.open_now == 0, "the session is closed")
     assert two.complete("again").text == "hi"
     assert len(gateway.seen.opens) == 2
 
 
-def test_a_provider_that_is_dropped_closes_its_session(gateway: ScriptedGateway) -> None:
-    made = nodes_at(gateway.url)
-    made.complete("Hi")
-    del made
+def test_a_collected_provider_closes_its_session(gateway: ScriptedGateway) -> None:
+    desk = nodes_at(gateway.url)
+    desk.complete("Hi")
+    del desk
     gateway.wait_for(lambda: gateway.seen.open_now == 0, "the session is closed")
 
 
@@ -316,7 +318,7 @@ def test_probing_opens_a_session(gateway: ScriptedGateway, tmp_path: Path) -> No
     assert gateway.ids == []
 
 
-def test_what_cannot_be_sent_is_a_permanent_error(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_an_unsendable_request_is_a_permanent_error(gateway: ScriptedGateway, nodes: Nodes) -> None:
     for call in (
         lambda: nodes.describe(b"", "image/png", "Convert"),
         lambda: nodes.describe(PNG, "image/tiff", "Convert"),
@@ -349,7 +351,7 @@ assert child.exitcode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_has_a_session_of_its_own_and_the_parent_goes_on(gateway: ScriptedGateway) -> None:
+def test_a_forked_child_has_its_own_session_and_the_parent_keeps_its_session(gateway: ScriptedGateway) -> None:
     subprocess.run([sys.executable, "-c", FORKING, gateway.url, TOKEN], check=True, timeout=90, cwd=ROOT)
     before, child, after = gateway.seen.requests
     assert before.connection == after.connection != child.connection

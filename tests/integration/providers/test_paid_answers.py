@@ -74,7 +74,7 @@ def _calls(context: Context) -> list[Any]:
 
 
 class Documents:
-    """One page of a document, which a provider reads."""
+    """A document of one page, which a provider converts."""
 
     flow = DOCUMENTS_FLOW
     worker = "w:1:a"
@@ -86,24 +86,24 @@ class Documents:
         image = context.settings.data_dir / f"{self.document_id}.png"
         Image.effect_noise((40, 40), 50).save(image)
         with context.db.transaction() as session:
-            mine = PAGES.c.document_id == self.document_id
-            session.execute(PAGES.update().where(mine).values(image_path=str(image), use_cache=False))
+            page = PAGES.c.document_id == self.document_id
+            session.execute(PAGES.update().where(page).values(image_path=str(image), use_cache=False))
 
     def work(self) -> None:
-        """One message."""
+        """Handle one message."""
         owner = Owner(self.worker, uuid4().hex)
         guarded = gates.guarded_call(self.context, "vision.ai", uuid4().hex)
         PageLane(self.context, self.document_id, "vision.ai", ["ai"], owner, guarded=guarded).run(quantum_s=0)
 
     def assert_done(self) -> None:
         assert page_states(self.context, self.document_id) == [PageStatus.COMPLETED]
-        (tried,) = [one for one in attempts(self.context, self.document_id) if one.call_id]
+        (tried,) = [attempt for attempt in attempts(self.context, self.document_id) if attempt.call_id]
         assert (tried.status, tried.effective, tried.text[:6]) == ("completed", True, "# Page")
         assert tried.cost == document(self.context, self.document_id).cost > 0
 
 
 class Music:
-    """A batch with one song, which a provider describes."""
+    """A batch of one song, which a provider describes."""
 
     flow = MUSIC_FLOW
     worker = "w"
@@ -128,7 +128,7 @@ class Music:
 
 
 class Knowledge:
-    """A batch of chunks, whose vectors a provider makes."""
+    """A batch of chunks, which a provider embeds."""
 
     flow = KNOWLEDGE_FLOW
     worker = WORKER
@@ -144,8 +144,8 @@ class Knowledge:
 
     def assert_done(self) -> None:
         with self.driver.context.db.read() as session:
-            (made,) = session.execute(select(KNOWLEDGE_BATCHES.c.vectors)).scalars()
-        assert made
+            (stored_vectors,) = session.execute(select(KNOWLEDGE_BATCHES.c.vectors)).scalars()
+        assert stored_vectors
 
 
 UNITS: dict[str, Callable[[Context], Any]] = {"documents": Documents, "music": Music, "knowledge": Knowledge}
@@ -168,9 +168,9 @@ class Lock:
         keep, self._patch = kept_answers.keep, monkeypatch
 
         def keep_and_wait(*args: Any) -> Path | None:
-            kept = keep(*args)
+            answer_file = keep(*args)
             paid.wait(60)
-            return kept
+            return answer_file
 
         monkeypatch.setattr(kept_answers, "keep", keep_and_wait)
 
@@ -189,29 +189,29 @@ def _kept(context: Context) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def test_a_call_whose_commit_is_not_answered_is_booked_once(
+def test_a_call_whose_commit_gets_no_answer_is_booked_once(
     context: Context, unit: Any, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        made = lose_answers(patch, context.db, times=3)
+        lost_commits = lose_answers(patch, context.db, times=3)
         unit.work()
-    assert len(made) >= 5, "whatever was committed was committed again"
+    assert len(lost_commits) >= 5, "each commit is repeated"
     assert len(provider.records) == len(_calls(context)) == 1
     unit.assert_done()
     assert _kept(context) == []
 
 
 @SQLITE
-def test_an_answer_that_cannot_be_written_down_is_kept_and_used_without_another_call(
+def test_an_answer_that_the_database_refuses_is_kept_and_used_without_another_call(
     context: Context, unit: Any, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         lock = Lock(context, patch)
         with pytest.raises(OperationalError):
             unit.work()
-        (kept,) = _kept(context)
+        (answer_file,) = _kept(context)
         lock.release()
-    assert (stat.S_IMODE(kept.stat().st_mode), stat.S_IMODE(kept.parent.stat().st_mode)) == (0o600, 0o700)
+    assert (stat.S_IMODE(answer_file.stat().st_mode), stat.S_IMODE(answer_file.parent.stat().st_mode)) == (0o600, 0o700)
     assert _calls(context) == []
     context.db.dispose()
     unit.flow.free_lost(context, {unit.worker})
@@ -242,12 +242,12 @@ def test_thirty_two_threads_settle_under_a_lock_that_outlasts_their_time_outs(
         list(pool.map(Documents.work, units))
     for unit in units:
         unit.assert_done()
-    assert len(provider.records) == len(_calls(context)) == THREADS, "no call was made twice, and none is missing"
+    assert len(provider.records) == len(_calls(context)) == THREADS, "each call is made exactly once"
     assert _kept(context) == []
 
 
 def _lose(context: Context, unit: Any) -> Path:
-    """The worker dies with its answer."""
+    """Kill the worker when it has its answer; return the answer's file."""
     with pytest.MonkeyPatch.context() as patch:
         keep = kept_answers.keep
 
@@ -259,9 +259,9 @@ def _lose(context: Context, unit: Any) -> Path:
         patch.setattr(PageLane, "_give_back", lambda *_: None)
         with pytest.raises(SystemExit):
             unit.work()
-    (kept,) = _kept(context)
-    os.utime(kept, (0, time.time() - kept_answers.LATE_S - 1))
-    return kept
+    (answer_file,) = _kept(context)
+    os.utime(answer_file, (0, time.time() - kept_answers.LATE_S - 1))
+    return answer_file
 
 
 def test_a_late_call_is_recorded_while_its_answer_still_waits_for_its_unit(
@@ -290,33 +290,33 @@ def test_a_lost_worker_costs_no_attempt_of_a_page_whose_answer_came(context: Con
     assert len(provider.records) == 1
 
 
-def test_words_of_a_deleted_document_do_not_outlive_it_and_what_it_cost_is_known(context: Context) -> None:
+def test_a_deleted_documents_kept_answer_loses_its_text_and_keeps_its_cost(context: Context) -> None:
     unit = Documents(context)
-    kept = _lose(context, unit)
-    assert b"# Page" in kept.read_bytes()
+    answer_file = _lose(context, unit)
+    assert b"# Page" in answer_file.read_bytes()
     service.remove(context, unit.document_id)
-    assert b"# Page" not in kept.read_bytes()
-    os.utime(kept, (0, time.time() - kept_answers.LATE_S - 1))
+    assert b"# Page" not in answer_file.read_bytes()
+    os.utime(answer_file, (0, time.time() - kept_answers.LATE_S - 1))
     maintenance.record_late_calls(context)
     (call,) = _calls(context)
     assert (call.cost > 0, call.preview) == (True, "")
     assert _kept(context) == []
 
 
-def test_an_answer_that_nobody_asked_for_in_a_day_goes_once_it_is_recorded(context: Context) -> None:
+def test_a_recorded_answer_without_a_reader_for_a_day_is_deleted(context: Context) -> None:
     unit = Documents(context)
-    kept = _lose(context, unit)
-    os.utime(kept, (0, time.time() - kept_answers.KEPT_S - 1))
+    answer_file = _lose(context, unit)
+    os.utime(answer_file, (0, time.time() - kept_answers.KEPT_S - 1))
     maintenance.record_late_calls(context)
     assert len(_calls(context)) == 1
     assert document(context, unit.document_id).cost == _calls(context)[0].cost
     assert _kept(context) == []
 
 
-def test_a_file_that_was_torn_is_no_answer(context: Context) -> None:
+def test_a_truncated_file_is_not_an_answer(context: Context) -> None:
     unit = Documents(context)
-    kept = _lose(context, unit)
-    kept.write_bytes(kept.read_bytes()[:-10])
-    os.utime(kept, (0, 0))
+    answer_file = _lose(context, unit)
+    answer_file.write_bytes(answer_file.read_bytes()[:-10])
+    os.utime(answer_file, (0, 0))
     maintenance.record_late_calls(context)
     assert _kept(context) == []

@@ -53,7 +53,7 @@ def settings_env(provider: ProviderServer) -> dict[str, str]:
 
 
 class Lane:
-    """A document whose pages a provider converts, one a message."""
+    """A document whose pages a provider converts, one in each message."""
 
     def __init__(self, context: Context, folder: Path, count: int) -> None:
         self.context = context
@@ -64,7 +64,7 @@ class Lane:
         gates.sync(context)
 
     def hop(self) -> None:
-        """One message, once its wait and that of the breaker are over."""
+        """Handle one message after its wait and the breaker's."""
         with self.context.db.transaction() as session:
             session.execute(PAGES.update().values(next_run_at=None))
         while gates.breaker(self.context, BREAKER).inspect().state == "open":
@@ -76,8 +76,8 @@ class Lane:
     @property
     def rows(self) -> list[Any]:
         with self.context.db.read() as session:
-            mine = select(PAGES).where(PAGES.c.document_id == self.document_id).order_by(PAGES.c.page)
-            return list(session.execute(mine))
+            own_pages = select(PAGES).where(PAGES.c.document_id == self.document_id).order_by(PAGES.c.page)
+            return list(session.execute(own_pages))
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def lane(context: Context, tmp_path: Path) -> Callable[[int], Lane]:
 @pytest.mark.parametrize(
     "fault", [Fault(status=500), Fault(status=503), Fault(status=529), Fault("close"), Fault("malformed"), None]
 )
-def test_a_provider_that_serves_nobody_uses_no_attempt(
+def test_a_provider_that_is_down_uses_no_attempt_of_any_page(
     lane: Callable[[int], Lane], provider: ProviderServer, fault: Fault | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "probe", lambda *_: pytest.fail("nobody asks a provider without room"))
+    monkeypatch.setattr(registry, "probe", lambda *_: pytest.fail("no request goes to a provider without room"))
     monkeypatch.setattr("pipeline.engine.breaker.STUBBORN", 1000)
     work = lane(2)
     provider.script.always = fault
@@ -110,7 +110,7 @@ def test_a_provider_that_serves_nobody_uses_no_attempt(
 
 
 @pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=307), Fault(status=404)])
-def test_a_page_that_fails_while_others_succeed_fails_in_the_end(
+def test_a_page_that_fails_while_others_succeed_ends_failed(
     lane: Callable[[int], Lane], provider: ProviderServer, fault: Fault
 ) -> None:
     work = lane(6)
@@ -129,7 +129,7 @@ def test_a_page_that_fails_while_others_succeed_fails_in_the_end(
     assert (failed.attempts, failed.releases) == (3, 1)
 
 
-def test_the_last_page_does_not_wait_for_ever_for_a_provider_that_answers(
+def test_the_last_page_ends_failed_at_a_provider_that_answers(
     lane: Callable[[int], Lane], provider: ProviderServer
 ) -> None:
     work = lane(1)
@@ -181,7 +181,7 @@ def test_a_wrong_setting_closes_the_queue_at_the_first_reply(
     assert {row.status for row in work.rows} == {PageStatus.COMPLETED}
 
 
-def test_a_breaker_that_a_person_opened_stays_open_though_settings_change(context: Context) -> None:
+def test_a_breaker_opened_by_hand_stays_open_after_a_change_of_settings(context: Context) -> None:
     gates.sync(context)
     queue_control.open_breaker(context, BREAKER, 600, "maintenance")
     context.settings.providers["ai"].api_key = SecretStr("another key")
@@ -189,7 +189,9 @@ def test_a_breaker_that_a_person_opened_stays_open_though_settings_change(contex
     assert "maintenance" in gates.closed_because(context, QUEUE)
 
 
-def test_no_credit_is_no_daily_quota(context: Context, lane: Callable[[int], Lane], provider: ProviderServer) -> None:
+def test_missing_credit_is_not_a_daily_quota(
+    context: Context, lane: Callable[[int], Lane], provider: ProviderServer
+) -> None:
     context.settings.providers["ai"].breaker_cool_down_s = context.settings.providers["ai"].breaker_longest_s = 600
     work = lane(1)
     provider.push(Fault(status=429, body={"error": {"message": "You exceeded it", "code": "insufficient_quota"}}))
@@ -199,7 +201,7 @@ def test_no_credit_is_no_daily_quota(context: Context, lane: Callable[[int], Lan
     assert work.rows[0].attempts == 0
 
 
-def test_a_page_larger_than_the_limit_is_shown_smaller_and_closes_nothing(
+def test_a_page_above_the_size_limit_is_sent_smaller_and_closes_no_breaker(
     context: Context, lane: Callable[[int], Lane], provider: ProviderServer
 ) -> None:
     work = lane(2)
@@ -230,7 +232,7 @@ def test_releases_by_rate_limits_are_bounded_while_others_succeed(
     assert len(attempts(work.context, work.document_id)) == MAX_RELEASES + 3
 
 
-def test_what_the_gate_refuses_is_no_release(context: Context, lane: Callable[[int], Lane]) -> None:
+def test_a_refusal_of_the_gate_is_not_a_release(context: Context, lane: Callable[[int], Lane]) -> None:
     work = lane(1)
     gates.breaker(context, BREAKER).open(60, "closed between admission and call")
     guarded = gates.guarded_call(context, QUEUE, "m")

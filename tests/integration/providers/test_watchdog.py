@@ -1,4 +1,4 @@
-"""The watchdog opens and closes breakers by the calls on record: no worker is there, and Redis saw none of them."""
+"""The watchdog opens and closes breakers by the calls on record, without workers and without calls in Redis."""
 
 import json
 from collections.abc import Callable
@@ -37,15 +37,15 @@ def synced(context: Context) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The queues that everybody was told to look at."""
+def announced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the queues of announced changes."""
     queues: list[str] = []
     monkeypatch.setattr(Context, "gates_changed", lambda _, changed: queues.extend(changed))
     return queues
 
 
 def _record(context: Context, *statuses: str, queue: str = QUEUE, ended_s: float = 1) -> None:
-    """Calls that ended one after the other, the last of them `ended_s` seconds ago."""
+    """Record calls that ended in sequence, the last one `ended_s` seconds ago."""
     last = datetime.now(UTC) - timedelta(seconds=ended_s + 0.1)
     rows = [
         {
@@ -77,28 +77,30 @@ def _half_open(context: Context) -> None:
     wait_until(lambda: _state(context) == "half-open", 60, "its time is over")
 
 
-def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
+def test_unnoticed_failures_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
     _record(context, "ok", "transient", "transient", "transient")
     assert watchdog.check_calls(context) == [NAME]
     looked = gates.breaker(context, NAME).inspect()
     assert (looked.state, looked.reason) == ("open", "3 failures in a row on record")
     assert 10 < looked.left_s <= 15
     assert watchdog.closed(context) == [QUEUE]
-    told = [fields for _, fields in events.read(context.redis, "0", 0.1) if fields.get("event") == "breaker"]
-    assert [fields["state"] for fields in told] == ["open"]
+    announced = [fields for _, fields in events.read(context.redis, "0", 0.1) if fields.get("event") == "breaker"]
+    assert [fields["state"] for fields in announced] == ["open"]
     context.redis.flushall()
     gates.sync(context)
     assert _state(context) == "open", "the database knows"
 
 
-def test_what_is_open_already_is_left_alone(context: Context) -> None:
+def test_an_open_breaker_is_left_alone(context: Context) -> None:
     _record(context, *["transient"] * 3)
     assert watchdog.check_calls(context)
     assert not watchdog.check_calls(context)
 
 
 @pytest.mark.parametrize(("status", "least_s"), [("rate_limited", 100), ("quota", 0)])
-def test_a_refusal_that_no_worker_noted_opens_it_for_what_is_left(context: Context, status: str, least_s: int) -> None:
+def test_an_unnoticed_refusal_opens_the_breaker_for_the_remaining_time(
+    context: Context, status: str, least_s: int
+) -> None:
     _record(context, "ok", status, ended_s=2)
     assert watchdog.check_calls(context) == [NAME]
     left_s = gates.breaker(context, NAME).inspect().left_s
@@ -111,7 +113,7 @@ def test_calls_of_another_queue_do_not_count(context: Context) -> None:
     assert _state(context) == "closed"
 
 
-def test_what_an_operator_closed_stays_closed_until_further_calls_fail(context: Context) -> None:
+def test_a_breaker_closed_by_hand_stays_closed_until_further_calls_fail(context: Context) -> None:
     _record(context, *["transient"] * 3)
     watchdog.check_calls(context)
     queue_control.close_breaker(context, NAME)
@@ -132,7 +134,7 @@ def test_a_rate_limit_before_an_operator_closed_the_breaker_is_forgiven(context:
 
 
 @pytest.mark.parametrize("open_it", [watchdog.check_calls, gates.sync], ids=["watchdog", "sync"])
-def test_an_operator_who_closes_it_at_the_very_moment_wins(
+def test_an_operators_simultaneous_close_wins(
     context: Context, monkeypatch: pytest.MonkeyPatch, open_it: Callable[[Context], object]
 ) -> None:
     if open_it is gates.sync:
@@ -151,7 +153,7 @@ def test_an_operator_who_closes_it_at_the_very_moment_wins(
     assert _state(context) == "closed"
 
 
-def test_what_the_database_says_for_longer_is_not_cut_short_where_redis_forgot_it(context: Context) -> None:
+def test_the_databases_longer_opening_holds_after_redis_loses_the_breaker(context: Context) -> None:
     queue_control.open_breaker(context, NAME, 600, "by hand")
     _record(context, *["transient"] * 3)
     context.redis.delete(breaker_key(NAME))
@@ -161,7 +163,9 @@ def test_what_the_database_says_for_longer_is_not_cut_short_where_redis_forgot_i
     assert gates.breaker(context, NAME).inspect().left_s > 500
 
 
-def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_many_simultaneous_watchdogs_opens_the_breaker(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _record(context, *["transient"] * 3)
     open_one, all_have_looked = watchdog._open, Barrier(6)
 
@@ -175,7 +179,7 @@ def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: p
     assert sorted(opened, reverse=True) == [[NAME]] + [[]] * 5
 
 
-def test_a_probe_that_worked_and_that_nobody_noted_closes_it(context: Context) -> None:
+def test_an_unnoticed_success_of_a_probe_closes_the_breaker(context: Context) -> None:
     _half_open(context)
     _record(context, "ok", ended_s=60)
     assert not watchdog.check_calls(context), "that call began while it was open"
@@ -185,7 +189,7 @@ def test_a_probe_that_worked_and_that_nobody_noted_closes_it(context: Context) -
     assert not watchdog.check_calls(context)
 
 
-def test_numbers_of_calls_that_begin_anew_are_not_taken_for_old_ones(context: Context) -> None:
+def test_restarted_ids_of_calls_count_as_new_calls(context: Context) -> None:
     _record(context, *["ok"] * 9)
     queue_control.close_breaker(context, NAME)
     context.db.run(lambda session: session.query(AiCall).delete())
@@ -193,7 +197,7 @@ def test_numbers_of_calls_that_begin_anew_are_not_taken_for_old_ones(context: Co
     assert watchdog.check_calls(context) == [NAME]
 
 
-def test_looking_at_calls_takes_an_index_however_many_there_are(context: Context) -> None:
+def test_the_check_of_calls_reads_an_index(context: Context) -> None:
     seen: list[str] = []
     plan = "EXPLAIN QUERY PLAN " if context.db.is_sqlite else "EXPLAIN "
     with context.db.read() as session:
@@ -209,7 +213,7 @@ def test_looking_at_calls_takes_an_index_however_many_there_are(context: Context
     assert "TEMP B-TREE" not in text
 
 
-def test_a_question_that_was_at_fault_closes_a_half_open_breaker_in_the_database_too(context: Context) -> None:
+def test_a_permanent_error_of_a_request_closes_a_half_open_breaker_in_the_database_too(context: Context) -> None:
     _half_open(context)
     guarded = gates.guarded_call(context, QUEUE, "holder")
     assert guarded is not None
@@ -238,10 +242,10 @@ def test_a_breaker_closes_in_the_database_first(context: Context) -> None:
     assert _state(context) == "half-open", "the next success closes it"
 
 
-def test_whoever_opens_or_closes_a_gate_has_everybody_told(context: Context, told: list[str]) -> None:
+def test_every_change_of_a_gate_is_announced(context: Context, announced: list[str]) -> None:
     def news() -> list[str]:
-        found, told[:] = sorted(told), []
-        return found
+        queues, announced[:] = sorted(announced), []
+        return queues
 
     queue_control.pause(context, QUEUE, None)
     assert news() == [QUEUE]
@@ -252,7 +256,7 @@ def test_whoever_opens_or_closes_a_gate_has_everybody_told(context: Context, tol
     queue_control.close_breaker(context, NAME)
     assert news() == [QUEUE]
     queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
-    assert {QUEUE, "vision.q"} <= set(news()), "a limit may concern any"
+    assert {QUEUE, "vision.q"} <= set(news()), "a limit may concern any queue"
     gates.charge(context, "p", 9.0)
     assert not news()
     gates.charge(context, "p", 1.0)

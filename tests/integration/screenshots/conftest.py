@@ -126,9 +126,9 @@ class Hand:
 
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """Make a batch of five new frames; return (its id, the frames' ids)."""
-        taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
+        intakes = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
         (batch_id,) = buffer.batch(self.context, source)
-        return batch_id, [shot.shot_id for shot in taken if shot.shot_id is not None]
+        return batch_id, [shot.shot_id for shot in intakes if shot.shot_id is not None]
 
     def settle_shard(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
         """Store a shard's result with the evidence of its frames."""

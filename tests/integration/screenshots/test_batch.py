@@ -55,9 +55,9 @@ def models(context: Context) -> list[str]:
 
 def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    begun = analysis.claim(context, batch)
-    assert begun is not None
-    assert (begun.due, begun.is_new) == (3, True)
+    started = analysis.claim(context, batch)
+    assert started is not None
+    assert (started.due, started.is_new) == (3, True)
     found_again = analysis.claim(context, batch)
     assert found_again is not None
     assert (found_again.due, found_again.is_new) == (3, False)

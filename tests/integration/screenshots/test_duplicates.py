@@ -38,14 +38,17 @@ def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0,
 def test_a_private_copy_of_a_frame_outlives_the_original(context: Context, hand: Hand) -> None:
     path = hand.file("one")
     data = path.read_bytes()
-    taken = take(context, path)
+    intake = take(context, path)
     path.unlink()
-    row = row_of(context, SHOTS, taken.shot_id or 0)
+    row = row_of(context, SHOTS, intake.shot_id or 0)
     stored = files.path_of(context.settings, row.file)
-    assert taken.accepted
+    assert intake.accepted
     assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), fingerprint.read_frame(data).phash)
     if os.name == "posix":
-        assert [stat.S_IMODE(one.stat().st_mode) for one in (stored, stored.parent)] == [0o600, 0o700]
+        assert [stat.S_IMODE(path_or_folder.stat().st_mode) for path_or_folder in (stored, stored.parent)] == [
+            0o600,
+            0o700,
+        ]
 
 
 @pytest.mark.parametrize("name", ["..evil..png", "a\nb.png", "évènement 屏幕.PNG", "no-suffix"])
@@ -70,7 +73,9 @@ def test_the_ledger_has_a_duplicates_distance_threshold_and_nearest_frame_and_no
     first = take(context, draw(EDITOR))
     moved = [take(context, draw(EDITOR.but(clock="09:42", cursor=(1500, 800))), 1) for _ in range(2)]
     typed = take(context, draw(EDITOR.but(typed=TYPED)), 2)
-    assert {(one.accepted, one.reason, one.nearest_id) for one in moved} == {(False, "duplicate", first.shot_id)}
+    assert {(frame.accepted, frame.reason, frame.nearest_id) for frame in moved} == {
+        (False, "duplicate", first.shot_id)
+    }
     assert typed.accepted
     (row,) = rows_of(context, REJECTIONS)
     assert (row.distance, row.nearest_id, row.reason) == (moved[0].distance, first.shot_id, "duplicate")
@@ -191,8 +196,8 @@ def test_a_time_without_zone_is_refused(context: Context) -> None:
 
 
 def test_text_that_databases_refuse_is_replaced(context: Context) -> None:
-    taken = take(context, noise("one"), app="edi\0tor", window_title="\ud800 Straße 屏幕\n" + "x" * 1000)
-    row = queries.screenshot(context, taken.shot_id or 0)
+    intake = take(context, noise("one"), app="edi\0tor", window_title="\ud800 Straße 屏幕\n" + "x" * 1000)
+    row = queries.screenshot(context, intake.shot_id or 0)
     assert row.app == "edi tor"
     assert row.window_title.startswith("  Straße 屏幕 ")
 
@@ -241,9 +246,9 @@ def test_a_frame_that_becomes_new_after_the_prediction_has_its_file(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake.Candidate, "_seems_new", lambda *_: False)
-    taken = take(context, noise("one"))
-    assert taken.accepted
-    assert stored_files(context) == {row_of(context, SHOTS, taken.shot_id or 0).file}
+    frame = take(context, noise("one"))
+    assert frame.accepted
+    assert stored_files(context) == {row_of(context, SHOTS, frame.shot_id or 0).file}
 
 
 def test_a_frame_that_becomes_known_after_the_prediction_leaves_no_file(
@@ -300,9 +305,9 @@ def test_one_of_several_simultaneous_intakes_of_the_same_picture_is_accepted(con
         return take(context, data, number * apart_s)
 
     with ThreadPoolExecutor(4) as pool:
-        taken = list(pool.map(add, range(4)))
-    assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
-    assert len({one.shot_id or one.nearest_id for one in taken}) == 1
+        intakes = list(pool.map(add, range(4)))
+    assert sorted(taking.reason for taking in intakes) == ["", *["duplicate" if apart_s else "known"] * 3]
+    assert len({taking.shot_id or taking.nearest_id for taking in intakes}) == 1
     assert len(stored_files(context)) == 1
 
 

@@ -59,11 +59,11 @@ def behind(context: Context, level: int) -> None:
 def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_back(
     context: Context, hand: Hand
 ) -> None:
-    taken = [hand.add(ts=BEGIN - timedelta(minutes=i)) for i in range(5)]
-    assert [one.ready for one in taken] == [False] * 4 + [True]
+    frames = [hand.add(ts=BEGIN - timedelta(minutes=i)) for i in range(5)]
+    assert [frame.ready for frame in frames] == [False] * 4 + [True]
     assert len(batch_ready(context)) == 1
     batch = rows_of(context, BATCHES)[0]
-    assert batch.shot_ids == str([one.shot_id for one in taken[::-1]])
+    assert batch.shot_ids == str([frame.shot_id for frame in frames[::-1]])
     assert (batch.ts_start, batch.ts_end) == (BEGIN - timedelta(minutes=4), BEGIN)
     start, end = (int(at.timestamp() * 1000) for at in (batch.ts_start, batch.ts_end))
     assert batch.idempotency_key.startswith(f"vlm_batch:screen:1:{start}-{end}:")
@@ -94,7 +94,7 @@ def test_a_batchs_history_has_late_threads_and_open_segments(context: Context, h
         return HistoryPack.model_validate_json(row.history_pack)
 
     soon, later = history_at(14), history_at(16)
-    assert [one.title for one in soon.segments] == ["Writing a report"]
+    assert [segment.title for segment in soon.segments] == ["Writing a report"]
     assert len(soon.threads) == len(later.threads) == 3
     assert soon.threads[0].thread_id == soon.segments[0].thread_id
     assert soon.threads[0].last_active_ms == int(BEGIN.timestamp() * 1000)
@@ -138,7 +138,7 @@ def test_orphans_are_batched_after_the_timeout_and_five_seconds(context: Context
 def test_many_orphans_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
     hand.add()
     now = datetime.now(UTC)
-    left = [
+    orphans = [
         {
             "source_key": "screen:1",
             "ts": BEGIN + timedelta(hours=1, seconds=n),
@@ -152,7 +152,7 @@ def test_many_orphans_make_full_batches_and_one_rest(context: Context, hand: Han
         for n in range(46)
     ]
     with context.db.transaction() as session:
-        session.execute(insert(SHOTS), left)
+        session.execute(insert(SHOTS), orphans)
     age(context, 40)
     assert len(batch_ready(context)) == 10
     sizes = [len(json.loads(row.shot_ids)) for row in rows_of(context, BATCHES)]
@@ -201,10 +201,10 @@ def test_two_simultaneous_frames_that_fill_the_buffer_make_one_batch(context: Co
 
 def test_batches_are_larger_and_wait_longer_while_analysis_lags(context: Context, hand: Hand) -> None:
     behind(context, 2)
-    taken = [hand.add() for _ in range(10)]
-    assert [one.ready for one in taken] == [False] * 9 + [True]
+    frames = [hand.add() for _ in range(10)]
+    assert [frame.ready for frame in frames] == [False] * 9 + [True]
     assert len(batch_ready(context)) == 1
-    assert {one.threshold for one in taken} == {context.settings.screenshots.dedup_threshold_pressed}
+    assert {frame.threshold for frame in frames} == {context.settings.screenshots.dedup_threshold_pressed}
     hand.add()
     waits = buffer.next_batch_s(context)
     assert waits is not None
@@ -252,10 +252,10 @@ def test_a_time_at_the_calendars_ends_is_refused(context: Context, hand: Hand) -
 
 def test_a_handle_waits_for_its_frame(context: Context, tmp_path: Path) -> None:
     Image.effect_noise((400, 300), 90).save(tmp_path / "desk.png")
-    taken = screenshots.ingest(tmp_path / "desk.png", source="screen:0")
+    handle = screenshots.ingest(tmp_path / "desk.png", source="screen:0")
     with pytest.raises(TimeoutError, match="1 screenshot is not analysed after 0 s"):
-        taken.wait(timeout_s=0)
+        handle.wait(timeout_s=0)
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(status=WorkStatus.FAILED_PERMANENT))
-    assert taken.wait(timeout_s=30) is WorkStatus.FAILED_PERMANENT
+    assert handle.wait(timeout_s=30) is WorkStatus.FAILED_PERMANENT
     assert screenshots.Intake(accepted=False, reason="excluded").wait() is None

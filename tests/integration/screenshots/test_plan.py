@@ -130,7 +130,7 @@ def test_a_chain_that_broke_after_its_shards_continues_from_the_rows(
     (message,) = map(json.loads, context.redis.lrange(SCREENSHOT_TEXT, 0, -1))
     assert message["headers"]["task"] == "screenshots.expand"
     _, _, embed = json.loads(base64.b64decode(message["body"]))
-    assert [one["task"] for one in embed["chain"]] == ["screenshots.merge_nodes"]
+    assert [link["task"] for link in embed["chain"]] == ["screenshots.merge_nodes"]
 
 
 def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand: Hand, launched: Dispatch) -> None:
@@ -308,12 +308,12 @@ def test_no_message_goes_to_a_closed_gate_and_the_sweeper_skips_batches_that_wai
     assert part is not None
     hand.settle_shard(part)
     gates.sync(context)
-    shut = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
-    for queue in shut:
+    closed = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
+    for queue in closed:
         queue_control.pause(context, queue, None)
     assert canvas.TASKS.launch(*map(scope_of, (running, analysed))) == 0
-    assert waiting_in(context, *shut) == [0, 0]
-    assert batch_ids(plan.runnable(context, shut)) == [ended]
+    assert waiting_in(context, *closed) == [0, 0]
+    assert batch_ids(plan.runnable(context, closed)) == [ended]
     assert batch_ids(plan.runnable(context, ())) == [running, ended, analysed]
 
 

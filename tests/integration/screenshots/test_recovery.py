@@ -160,7 +160,7 @@ def test_dead_letters_of_unknown_kinds_are_refused(context: Context) -> None:
         service.replay(context, "shard")
 
 
-def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(context: Context, hand: Hand) -> None:
+def test_the_replay_of_a_batch_does_not_restore_frames_without_files(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     part = shard.claim(context, batch, ME)

@@ -27,9 +27,9 @@ def database_url(sqlite_url: str) -> str:
 def shot(context: Context, tmp_path: Path) -> int:
     """Make a frame with a readable line."""
     path = desk(tmp_path / "desk.png", "Invoice 4711 of March")
-    taken = intake.ingest(context, path, Frame("screen:1", BEGIN, "Firefox", "Invoices"))
-    assert taken.shot_id is not None
-    return taken.shot_id
+    ingested = intake.ingest(context, path, Frame("screen:1", BEGIN, "Firefox", "Invoices"))
+    assert ingested.shot_id is not None
+    return ingested.shot_id
 
 
 def folder(context: Context) -> list[str]:
@@ -49,8 +49,8 @@ def test_a_smaller_picture_is_made_once_and_kept_beside_the_frame(
     rendition = renditions.find(context, shot, Kind.SMALL)
     assert rendition.content == renditions.make(context, shot, Kind.SMALL) == small
     assert rendition.name != renditions.find(context, shot, Kind.LARGE).name
-    [kept] = (context.settings.screenshot_dir / "renditions").glob("*small.jpg")
-    assert (kept.stat().st_mode & 0o777, kept.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    [stored] = (context.settings.screenshot_dir / "renditions").glob("*small.jpg")
+    assert (stored.stat().st_mode & 0o777, stored.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_searched_words_have_their_places_on_the_picture(context: Context, shot: int) -> None:

@@ -123,8 +123,8 @@ def test_deletion_breaks_up_a_batch_at_every_step_and_its_other_frames_are_analy
     unit, part = expansion.claim(context, batch, ME), shard.claim(context, batch, ME)
     done = deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     assert done.screenshots == 2
-    left = [queries.screenshot(context, shot) for shot in shots[2:]]
-    assert [(row.status, row.batch_id, row.error) for row in left] == [("pending", None, None)] * 3
+    remaining = [queries.screenshot(context, shot) for shot in shots[2:]]
+    assert [(row.status, row.batch_id, row.error) for row in remaining] == [("pending", None, None)] * 3
     assert queries.batches(context) == []
     # Workers of the batch write nothing more, and get no messages.
     if unit is not None:
@@ -243,8 +243,8 @@ def test_no_deleted_word_stays_in_the_database_file(context: Context, hand: Hand
         evidence = {shots[0]: Evidence(f"kangaroo{word}")}
         hand.analyse(batch, [draft(word, summary=f"zebra{word}", at=BEGIN + timedelta(days=day))], evidence)
     deletion.forget(context, BEGIN - timedelta(hours=1), BEGIN + timedelta(hours=1))
-    left = b"".join(file.read_bytes() for file in data_dir.glob("penstock.db*"))
+    content = b"".join(file.read_bytes() for file in data_dir.glob("penstock.db*"))
     for stored in (b"xylophonequux", b"kangarooxylo", b"zebraxylo"):
-        assert stored not in left
-    assert b"elsewhere" in left
+        assert stored not in content
+    assert b"elsewhere" in content
     assert len(search.search(context, "elsewhere").hits) == 1

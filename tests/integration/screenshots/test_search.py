@@ -238,8 +238,8 @@ def test_deletion_breaks_up_a_running_batch_and_the_rest_of_its_frames_are_batch
     deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     late = as_expansion(batch, shots, [draft("late", shots)])
     assert expansion.settle(context, unit, late, Origin.MODEL) is None
-    left = [queries.screenshot(context, shot) for shot in shots[2:]]
-    assert [(row.status, row.batch_id) for row in left] == [("pending", None)] * 3
+    remaining = [queries.screenshot(context, shot) for shot in shots[2:]]
+    assert [(row.status, row.batch_id) for row in remaining] == [("pending", None)] * 3
     with pytest.raises(UserError):
         deletion.forget(context, BEGIN, BEGIN)
 

@@ -75,7 +75,7 @@ class Driver:
 
     def statuses(self) -> list[str]:
         """Return the states of deliveries, the oldest first."""
-        return [one.status.value for one in reversed(queries.deliveries(self.context))]
+        return [delivery.status.value for delivery in reversed(queries.deliveries(self.context))]
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ def shown(*arguments: str) -> Any:
 
 
 def test_an_endpoint_is_created_tested_and_deleted(context: Context, driver: Driver, receiver: Receiver) -> None:
-    made = shown("create", receiver.url(), "--type", "document.*")
-    endpoint_id, secret = made["endpoint"]["id"], made["secret"]
+    created = shown("create", receiver.url(), "--type", "document.*")
+    endpoint_id, secret = created["endpoint"]["id"], created["secret"]
     assert penstock("create", receiver.url("/two")).stdout.startswith("whsec_")
-    assert [one["url"] for one in shown("list")] == [receiver.url(), receiver.url("/two")]
+    assert [endpoint["url"] for endpoint in shown("list")] == [receiver.url(), receiver.url("/two")]
     assert "whsec_" not in penstock("list").output + penstock("list", "--json").output
     receiver.script(Reply(500, body=b"\x1b[31m[bold]oh"), Reply(200, body=b"\x1b[31m[bold]thanks"))
     test = shown("test", endpoint_id)
@@ -65,7 +65,7 @@ def test_deliveries_are_replayed_one_by_one_or_by_time(context: Context, driver:
     driver.run()
     assert shown("replay", "--endpoint", endpoint_id, "--since", "1h") == {"replayed": 2}
     driver.run()
-    assert [one.id for one in receiver.received] == ["evt_1", "evt_2", "evt_1", "evt_1", "evt_2"]
+    assert [request.id for request in receiver.received] == ["evt_1", "evt_2", "evt_1", "evt_1", "evt_2"]
     context.db.run(lambda session: session.execute(update(DELIVERIES).values(status=DeliveryStatus.FAILED)))
     assert shown("replay", "--failed", "--endpoint", endpoint_id) == {"replayed": 2}
     assert shown("replay", "--failed") == {"replayed": 0}

@@ -33,16 +33,16 @@ from tests.support.webhook_receiver import Receiver, Reply
 
 @pytest.mark.both_databases
 def test_an_event_arrives_signed_by_the_specification(context: Context, driver: Driver, receiver: Receiver) -> None:
-    made = service.create(context, receiver.url())
+    created = service.create(context, receiver.url())
     document_id = driver.event(filename="报告 ü.pdf")
     assert driver.run() == 1
-    (one,) = receiver.received
-    message = one.verified(made.secret)
+    (request,) = receiver.received
+    message = request.verified(created.secret)
     assert message["type"] == "document.paused"
     assert message["data"] | {"id": document_id, "status": "paused", "filename": "报告 ü.pdf"} == message["data"]
-    assert one.id == "evt_1"
+    assert request.id == "evt_1"
     with pytest.raises(WebhookVerificationError):
-        one.verified(service.create(context, receiver.url()).secret)
+        request.verified(service.create(context, receiver.url()).secret)
     assert driver.statuses() == ["delivered"]
 
 
@@ -51,11 +51,11 @@ def test_the_secret_is_shown_once_and_is_in_no_view_and_no_log(
 ) -> None:
     receiver.script(Reply(500))
     with capture_logs() as logs:
-        made = service.create(context, receiver.url())
+        created = service.create(context, receiver.url())
         driver.event()
         driver.run()
     seen = [queries.endpoints(context), queries.deliveries(context), queries.attempts(context, 1)]
-    assert made.secret not in json.dumps([plain(seen), logs], default=str)
+    assert created.secret not in json.dumps([plain(seen), logs], default=str)
     assert receiver.url() not in json.dumps(logs, default=str), "addresses may contain tokens"
 
 
@@ -66,8 +66,8 @@ def test_an_exchanged_secret_signs_for_one_more_day_beside_the_new_one(
     new = service.exchange_secret(context, old.endpoint.id)
     driver.event()
     driver.run()
-    (one,) = receiver.received
-    assert one.verified(new.secret) == one.verified(old.secret)
+    (request,) = receiver.received
+    assert request.verified(new.secret) == request.verified(old.secret)
     driver.pass_time(days=1)
     driver.event()
     driver.run()
@@ -87,7 +87,7 @@ def test_an_endpoint_gets_only_wanted_events_from_its_creation_on(
     driver.event()
     driver.event(DocumentEvent.CANCEL)
     driver.run()
-    got = {path: [json.loads(one.body)["type"] for one in receiver.at(path)] for path in types}
+    got = {path: [json.loads(request.body)["type"] for request in receiver.at(path)] for path in types}
     both = ["document.paused", "document.cancelled"]
     assert got == {"/all": both, "/one": both[1:], "/kind": both, "/other": []}
 
@@ -111,15 +111,15 @@ def test_simultaneous_fan_outs_lose_no_event_and_repeat_none(
     fanout.fan_out(context)
     with context.db.read() as session:
         for endpoint_id in endpoints:
-            mine = select(DELIVERIES.c.seq).where(DELIVERIES.c.endpoint_id == endpoint_id)
-            assert sorted(session.scalars(mine)) == list(range(1, 21))
+            numbers = select(DELIVERIES.c.seq).where(DELIVERIES.c.endpoint_id == endpoint_id)
+            assert sorted(session.scalars(numbers)) == list(range(1, 21))
         assert not session.execute(plan.ANYTHING.with_only_columns(func.count()).where(fanout.BEHIND)).scalar_one()
 
 
 def test_a_failed_delivery_is_retried_with_the_same_id_until_it_succeeds(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
-    made = service.create(context, receiver.url())
+    created = service.create(context, receiver.url())
     receiver.script(
         Reply(500, body=b"our desk is closed: " + b"x" * 10_000),
         Reply(404),
@@ -133,10 +133,10 @@ def test_a_failed_delivery_is_retried_with_the_same_id_until_it_succeeds(
         driver.pass_time(days=1)
         assert driver.run() == 1
     assert driver.statuses() == ["delivered"]
-    assert {one.id for one in receiver.received} == {"evt_1"}
-    assert len({one.body for one in receiver.received}) == 1
-    assert len([one.verified(made.secret) for one in receiver.at("/hook")]) == 4
-    assert [(one.response_status, one.preview) for one in queries.attempts(context, 1)] == [
+    assert {request.id for request in receiver.received} == {"evt_1"}
+    assert len({request.body for request in receiver.received}) == 1
+    assert len([request.verified(created.secret) for request in receiver.at("/hook")]) == 4
+    assert [(request.response_status, request.preview) for request in queries.attempts(context, 1)] == [
         (500, "our desk is closed: " + "x" * 280),
         (404, ""),
         (302, ""),
@@ -156,11 +156,11 @@ def test_a_delivery_fails_after_its_last_attempt_and_can_be_replayed(
         driver.pass_time(hours=25)
         context.db.run(lambda session: session.execute(update(ENDPOINTS).values(failing_since=context.db.now())))
     assert driver.statuses() == ["failed"]
-    (one,) = queries.deliveries(context)
+    (delivery,) = queries.deliveries(context)
     assert len(receiver.received) == 10
-    assert "after 10 attempts" in (one.error or "")
+    assert "after 10 attempts" in (delivery.error or "")
     receiver.usual = Reply()
-    service.replay(context, one.id)
+    service.replay(context, delivery.id)
     driver.run()
     assert driver.statuses() == ["delivered"]
 
@@ -182,7 +182,7 @@ def test_an_endpoints_retry_after_applies_to_all_its_deliveries(
 
 
 def test_410_disables_an_endpoint_and_no_other(context: Context, driver: Driver, receiver: Receiver) -> None:
-    gone = service.create(context, receiver.url("/gone")).endpoint
+    refusing = service.create(context, receiver.url("/gone")).endpoint
     service.create(context, receiver.url("/there"))
     receiver.script(Reply(410), path="/gone")
     driver.event()
@@ -191,9 +191,9 @@ def test_410_disables_an_endpoint_and_no_other(context: Context, driver: Driver,
     driver.pass_time(days=1)
     driver.run()
     assert (len(receiver.at("/gone")), len(receiver.at("/there"))) == (1, 2)
-    found = queries.endpoint(context, gone.id)
-    assert (found.active, found.disabled_because) == (False, "it answered 410 Gone")
-    enabled = service.change(context, gone.id, active=True)
+    disabled = queries.endpoint(context, refusing.id)
+    assert (disabled.active, disabled.disabled_because) == (False, "it answered 410 Gone")
+    enabled = service.change(context, refusing.id, active=True)
     assert (enabled.active, enabled.disabled_because, enabled.failures) == (True, None, 0)
     assert driver.run() == 1, "the waiting deliveries"
 
@@ -203,14 +203,14 @@ def test_an_endpoint_that_fails_for_days_is_disabled(context: Context, driver: D
     receiver.usual = Reply(500)
     driver.event()
     driver.run()
-    (one,) = queries.endpoints(context)
-    assert one.failing_since is not None
-    assert one.active
+    (endpoint,) = queries.endpoints(context)
+    assert endpoint.failing_since is not None
+    assert endpoint.active
     driver.pass_time(days=5)
     driver.run()
-    (one,) = queries.endpoints(context)
-    assert not one.active
-    assert "it has failed since" in (one.disabled_because or "")
+    (endpoint,) = queries.endpoints(context)
+    assert not endpoint.active
+    assert "it has failed since" in (endpoint.disabled_because or "")
 
 
 def test_a_refused_delivery_wakes_the_flow_when_its_retry_is_due(context: Context, receiver: Receiver) -> None:
@@ -242,12 +242,12 @@ def test_a_retry_after_one_503_does_not_wait_for_dead_endpoints(
         error = UnitError("did not answer", kind=ErrorKind.TRANSIENT, code="timeout")
         delivery._settle(context, unit, None, error, 10_000)
 
-    dead = [one.id for one in queries.endpoints(context) if one.id != living]
-    for one in dead:
-        silent(one)
+    dead = [candidate.id for candidate in queries.endpoints(context) if candidate.id != living]
+    for candidate in dead:
+        silent(candidate)
     assert delivery.send(context, driver.owner()).status is DeliveryStatus.PENDING
     driver.pass_time(days=1)
-    [reason] = [one for one in reasons(context, {}, None) if one.units.get("webhook_deliveries")]
+    [reason] = [candidate for candidate in reasons(context, {}, None) if candidate.units.get("webhook_deliveries")]
     assert (reason.kind, reason.units) == ("turn", {"webhook_deliveries": 10}), "they do not wait for a worker"
     assert delivery.claim(context, dead[0], driver.owner()), "one dead endpoint has a place"
     assert plan.places(context) == 1
@@ -266,7 +266,7 @@ def test_deliveries_behind_others_of_their_endpoint_name_the_reason(
     plan.due(context)
     for _ in range(webhooks_of(context.settings).per_endpoint):
         assert delivery.claim(context, endpoint_id, driver.owner())
-    [reason] = [one for one in reasons(context, {}, None) if one.units.get("webhook_deliveries")]
+    [reason] = [candidate for candidate in reasons(context, {}, None) if candidate.units.get("webhook_deliveries")]
     assert (reason.kind, reason.count) == ("turn", 1)
     assert "PER_ENDPOINT" in reason.words
 
@@ -291,7 +291,7 @@ def test_a_dead_endpoint_does_not_delay_others(context: Context, driver: Driver,
         assert not delivery.send(context, driver.owner()).done, "a failing endpoint has at most one delivery under way"
         plan.due(context)
         alive.append(delivery.send(context, driver.owner()))
-        assert [one.status for one in alive] == [DeliveryStatus.DELIVERED] * 2
+        assert [delivered.status for delivered in alive] == [DeliveryStatus.DELIVERED] * 2
         assert hanging.result(30).status is DeliveryStatus.PENDING
     assert "did not answer" in (queries.attempts(context, 1)[-1].error or queries.attempts(context, 2)[-1].error or "")
 
@@ -341,32 +341,32 @@ def test_unknown_types_and_too_many_endpoints_are_refused(context: Context) -> N
 def test_a_test_is_sent_independently_of_the_endpoints_types(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
-    made = service.create(context, receiver.url(), ["music_run.failed"])
-    sent = service.test(context, made.endpoint.id)
+    created = service.create(context, receiver.url(), ["music_run.failed"])
+    sent = service.test(context, created.endpoint.id)
     driver.run()
-    (one,) = receiver.received
-    assert one.verified(made.secret)["type"] == "webhook.test"
-    assert one.id == f"test_{sent.id}"
+    (request,) = receiver.received
+    assert request.verified(created.secret)["type"] == "webhook.test"
+    assert request.id == f"test_{sent.id}"
 
 
 def test_a_time_range_can_be_replayed_with_events_from_while_the_endpoint_was_disabled(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
     began = context.db.now() - timedelta(minutes=1)
-    made = service.create(context, receiver.url(), ["document.paused"]).endpoint
+    created = service.create(context, receiver.url(), ["document.paused"]).endpoint
     driver.event()
     driver.run()
-    service.change(context, made.id, active=False)
+    service.change(context, created.id, active=False)
     for event in (DocumentEvent.PAUSE, DocumentEvent.CANCEL):
         driver.event(event)
     driver.run()
-    service.change(context, made.id, active=True)
+    service.change(context, created.id, active=True)
     driver.run()
     assert len(receiver.received) == 1
-    assert service.replay_range(context, made.id, began) == 2
+    assert service.replay_range(context, created.id, began) == 2
     driver.run()
-    assert [one.id for one in receiver.received] == ["evt_1", "evt_1", "evt_2"]
-    assert service.replay_range(context, made.id, began, began + timedelta(seconds=1)) == 0
+    assert [request.id for request in receiver.received] == ["evt_1", "evt_1", "evt_2"]
+    assert service.replay_range(context, created.id, began, began + timedelta(seconds=1)) == 0
 
 
 def test_events_that_retention_deleted_before_their_fan_out_are_counted(
@@ -377,7 +377,7 @@ def test_events_that_retention_deleted_before_their_fan_out_are_counted(
         driver.event()
     context.db.run(lambda session: session.execute(delete(EVENTS).where(EVENTS.c.seq <= 2)))
     driver.run()
-    assert [one.id for one in receiver.received] == ["evt_3", "evt_4"]
+    assert [request.id for request in receiver.received] == ["evt_3", "evt_4"]
     assert queries.endpoints(context)[0].missed == 2
 
 
@@ -408,19 +408,22 @@ def test_no_text_of_a_deleted_document_is_sent(context: Context, driver: Driver,
     service.create(context, receiver.url())
     documents.remove(context, driver.event(filename="Dear Ann"))
     driver.run()
-    assert [json.loads(one.body)["type"] for one in receiver.received] == ["document.paused", "document.deleted"]
-    assert b"Ann" not in b"".join(one.body for one in receiver.received)
+    assert [json.loads(request.body)["type"] for request in receiver.received] == [
+        "document.paused",
+        "document.deleted",
+    ]
+    assert b"Ann" not in b"".join(request.body for request in receiver.received)
 
 
 def test_deleting_an_endpoint_deletes_its_deliveries_even_those_under_way(
     context: Context, driver: Driver, receiver: Receiver
 ) -> None:
-    made = service.create(context, receiver.url()).endpoint
+    created = service.create(context, receiver.url()).endpoint
     driver.event()
     plan.due(context)
-    unit = delivery.claim(context, made.id, driver.owner())
+    unit = delivery.claim(context, created.id, driver.owner())
     assert unit is not None
-    service.remove(context, made.id)
+    service.remove(context, created.id)
     assert not delivery._settle(context, unit, *delivery._try(context, unit)).done
     with context.db.read() as session:
         for table in (ENDPOINTS, DELIVERIES, ATTEMPTS):

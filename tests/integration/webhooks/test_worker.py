@@ -41,21 +41,21 @@ def test_changes_are_sent_at_once_and_another_worker_sends_a_killed_workers_deli
     context: Context, receiver: Receiver, stack: Stack
 ) -> None:
     ids = [insert_document(context, DocumentStatus.PENDING) for _ in range(20)]
-    made = webhooks.create(receiver.url(), ["document.paused"])
+    created = webhooks.create(receiver.url(), ["document.paused"])
     stack.start("control-1")  # no beat, so no sweep
     documents.pause(ids[0])
     wait_until(lambda: receiver.received, 90, "the first event arrives")
     for document_id in ids[1:]:
         documents.pause(document_id)
-    wait_until(lambda: len({one.id for one in receiver.received}) == 20, 60, "all have arrived")
+    wait_until(lambda: len({request.id for request in receiver.received}) == 20, 60, "all have arrived")
     assert len(receiver.received) == 20, "each event once"
     receiver.script(Reply(hang=True))
-    webhooks.test(made.endpoint.id)
+    webhooks.test(created.endpoint.id)
     wait_until(lambda: len(receiver.received) == 21, 60, "the test is under way")
     stack["control-1"].kill()
     stack.start("control-2", "beat-1")
     wait_until(lambda: len(receiver.received) == 22, 90, "another worker sends it", last=stack.tails)
     assert receiver.received[-1].id == receiver.received[-2].id
     wait_until(lambda: webhooks.deliveries(limit=1)[0].status.value == "delivered", 60, "it is delivered")
-    said = [one.verified(made.secret)["type"] for one in receiver.received]
-    assert said == ["document.paused"] * 20 + ["webhook.test"] * 2
+    event_types = [request.verified(created.secret)["type"] for request in receiver.received]
+    assert event_types == ["document.paused"] * 20 + ["webhook.test"] * 2

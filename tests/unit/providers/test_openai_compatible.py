@@ -233,7 +233,7 @@ def test_a_missing_model_or_key_is_named_without_a_call(server: ProviderServer) 
     assert server.records == []
 
 
-def test_what_cannot_be_sent_is_a_permanent_error(provider: OpenAICompatible) -> None:
+def test_an_unsendable_request_is_a_permanent_error(provider: OpenAICompatible) -> None:
     for call in (
         lambda: provider.describe(b"", "image/png", "Convert"),
         lambda: provider.describe(PNG, "image/tiff", "Convert"),
@@ -337,9 +337,7 @@ class Hooks:
         self.when.wait(60)
 
 
-def test_a_call_that_waits_at_its_gate_keeps_no_other_call_waiting(
-    server: ProviderServer, provider: OpenAICompatible
-) -> None:
+def test_a_call_that_waits_at_its_gate_delays_no_other_call(server: ProviderServer, provider: OpenAICompatible) -> None:
     both = threading.Barrier(2)
 
     def call(hooks: Hooks) -> str:

@@ -58,9 +58,9 @@ def test_tags_are_read_and_a_file_without_tags_gets_its_name_as_title(context: C
     (folder / "notes.txt").write_text("no song")
     sync.sync_libraries(context)
     with context.db.read() as session:
-        found = {row.title: row for row in session.execute(select(SONGS))}
-    assert set(found) == {"Rain", "untagged", "broken"}
-    rain = found["Rain"]
+        songs = {row.title: row for row in session.execute(select(SONGS))}
+    assert set(songs) == {"Rain", "untagged", "broken"}
+    rain = songs["Rain"]
     assert (rain.artist, rain.album, rain.genre, rain.year) == ("Ann", "Weather", "Jazz, Ambient", 1999)
     assert (rain.duration_s, rain.musicbrainz_id, rain.path) == (1, "mb-1", "a/rain.wav")
 
@@ -76,7 +76,7 @@ def test_a_file_without_tags_is_found_by_its_title_alone_or_by_the_files_name(co
         queries.song(context, "ain")
 
 
-def test_pipes_and_links_that_lead_out_are_not_songs(
+def test_pipes_and_links_out_of_the_folder_are_not_songs(
     context: Context, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     os.mkfifo(folder / "x.mp3")
@@ -89,7 +89,7 @@ def test_pipes_and_links_that_lead_out_are_not_songs(
         assert sorted(session.execute(select(SONGS.c.path)).scalars()) == ["a/rain.wav", "same.wav"]
 
 
-def test_a_song_on_a_disk_that_is_not_there_now_is_not_missing(
+def test_a_song_on_an_absent_disk_is_not_missing(
     context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sync.sync_libraries(context).seen == 1
@@ -123,9 +123,9 @@ def test_file_that_was_moved_is_the_same_song(context: Context, folder: Path) ->
 
 
 def test_missing_file_is_flagged_but_an_empty_folder_flags_nothing(context: Context, folder: Path) -> None:
-    gone = song(folder / "gone.wav", title="Gone")
+    lost_file = song(folder / "gone.wav", title="Gone")
     sync.sync_libraries(context)
-    gone.unlink()
+    lost_file.unlink()
     assert sync.sync_libraries(context).missing == 1
     (folder / "a" / "rain.wav").unlink()
     report = sync.sync_libraries(context)

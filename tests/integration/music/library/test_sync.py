@@ -57,9 +57,9 @@ def test_password_is_in_no_request_and_each_call_has_its_own_salt(library: Conte
 
 
 def test_progress_is_reported_after_each_page(library: Context) -> None:
-    told: list[tuple[int, int | None]] = []
-    sync.sync_libraries(library, lambda seen, total: told.append((seen, total)))
-    assert told == [(10, 25), (20, 25), (25, 25)]
+    reports: list[tuple[int, int | None]] = []
+    sync.sync_libraries(library, lambda seen, total: reports.append((seen, total)))
+    assert reports == [(10, 25), (20, 25), (25, 25)]
 
 
 def test_missing_song_is_flagged_and_returns_with_all_its_columns(library: Context, server: SubsonicServer) -> None:
@@ -73,7 +73,7 @@ def test_missing_song_is_flagged_and_returns_with_all_its_columns(library: Conte
 
 
 @pytest.mark.parametrize("change", ["count", "scanning", "unknown", "empty"])
-def test_listing_that_may_be_incomplete_flags_nothing(library: Context, server: SubsonicServer, change: str) -> None:
+def test_a_possibly_incomplete_listing_flags_no_song(library: Context, server: SubsonicServer, change: str) -> None:
     sync.sync_libraries(library)
     server.library.hidden = {1, 2, 3}
     match change:
@@ -91,7 +91,7 @@ def test_listing_that_may_be_incomplete_flags_nothing(library: Context, server: 
     assert not flagged(library)
 
 
-def test_page_that_is_cut_short_flags_nothing(library: Context, server: SubsonicServer) -> None:
+def test_a_truncated_page_flags_no_song(library: Context, server: SubsonicServer) -> None:
     sync.sync_libraries(library)
     server.faults.extend([None, Fault("cut")])
     report = sync.sync_libraries(library)
@@ -100,7 +100,7 @@ def test_page_that_is_cut_short_flags_nothing(library: Context, server: Subsonic
 
 
 @pytest.mark.parametrize("by", ["path", "musicBrainzId"])
-def test_songs_with_new_ids_are_linked_again_and_keep_paid_results(
+def test_songs_with_new_ids_are_relinked_and_keep_paid_results(
     library: Context, server: SubsonicServer, by: str
 ) -> None:
     sync.sync_libraries(library)
@@ -110,14 +110,12 @@ def test_songs_with_new_ids_are_linked_again_and_keep_paid_results(
     server.library.song = lambda number: synthetic(number) | {"id": f"new{number}", other: f"x{number}"}
     report = sync.sync_libraries(library)
     assert (report.relinked, report.added, report.missing) == (25, 0, 0)
-    found = rows(library)
-    assert set(found) == {f"new{number}" for number in range(25)}
-    assert {row.description for row in found.values()} == {"paid"}  # type: ignore[attr-defined]
+    linked = rows(library)
+    assert set(linked) == {f"new{number}" for number in range(25)}
+    assert {row.description for row in linked.values()} == {"paid"}  # type: ignore[attr-defined]
 
 
-def test_songs_with_new_ids_that_an_interrupted_sync_added_are_linked_again(
-    library: Context, server: SubsonicServer
-) -> None:
+def test_songs_with_new_ids_of_an_interrupted_sync_are_relinked(library: Context, server: SubsonicServer) -> None:
     sync.sync_libraries(library)
     server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
     server.faults.extend([None, None, Fault("html")])
@@ -184,7 +182,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "code", "says"), FAULTS)
-def test_failure_of_the_server_becomes_a_plain_sentence(
+def test_an_error_of_the_server_is_reported_in_a_plain_sentence(
     library: Context, server: SubsonicServer, fault: Fault, code: str, says: str
 ) -> None:
     sync.sync_libraries(library)
@@ -203,7 +201,7 @@ def test_wrong_password_is_an_error(library: Context, server: SubsonicServer) ->
         sync.sync_libraries(library)
 
 
-def test_server_that_hangs_is_given_up(library: Context, server: SubsonicServer) -> None:
+def test_a_request_to_a_hanging_server_times_out(library: Context, server: SubsonicServer) -> None:
     library.settings.music = library.settings.music.model_copy(update={"timeout_s": 0.3})
     server.faults.append(Fault("hang"))
     with pytest.raises(LibraryError, match=r"within 0\.3 s") as caught:
@@ -217,13 +215,13 @@ def test_server_that_is_down_is_unreachable(library: Context) -> None:
         sync.sync_libraries(library)
 
 
-def test_server_that_gives_the_first_page_for_ever_is_noticed(library: Context, server: SubsonicServer) -> None:
+def test_a_server_that_repeats_its_first_page_is_an_error(library: Context, server: SubsonicServer) -> None:
     server.library.pages = False
     with pytest.raises(LibraryError, match="again and again"):
         sync.sync_libraries(library)
 
 
-def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, server: SubsonicServer) -> None:
+def test_malformed_songs_never_stop_a_sync(library: Context, server: SubsonicServer) -> None:
     odd: list[dict[str, Any]] = [
         {"id": "a"},
         {"id": 5, "title": None, "path": "x/y.mp3"},

@@ -20,7 +20,7 @@ from tests.support.screens import EMBED, Driver
 
 
 @pytest.fixture
-def made(hand: Hand) -> list[int]:
+def node_ids(hand: Hand) -> list[int]:
     """Make four nodes that wait for their vectors; the third has an odd text."""
     batch, _ = hand.batch()
     titles = ["apples", "pears", "odd", "plums"]
@@ -46,13 +46,13 @@ def test_a_message_without_work_gives_its_slot_back(context: Context, driver: Dr
 
 def models_of(context: Context, node_ids: list[int]) -> list[str]:
     with context.db.read() as session:
-        found = [vectors.get(session, nodes.KIND, node_id) for node_id in node_ids]
-    return [one[0] if one else "" for one in found]
+        stored = [vectors.get(session, nodes.KIND, node_id) for node_id in node_ids]
+    return [vector[0] if vector else "" for vector in stored]
 
 
 def refuses_odd(record: Record) -> Fault | None:
-    said: Any = record.body["input"]
-    return Fault(status=400) if any(text.startswith("odd") for text in said) else None
+    texts: Any = record.body["input"]
+    return Fault(status=400) if any(text.startswith("odd") for text in texts) else None
 
 
 class TestLexical:
@@ -62,16 +62,16 @@ class TestLexical:
     def settings_env(self) -> dict[str, str]:
         return {}
 
-    def test_this_machine_makes_lexical_vectors(self, context: Context, driver: Driver, made: list[int]) -> None:
+    def test_this_machine_makes_lexical_vectors(self, context: Context, driver: Driver, node_ids: list[int]) -> None:
         assert embedding.waiting(context)
         done = driver.embed(queue="control")
         assert (done.done, done.requeue) == (4, False)
         assert states(context) == ["succeeded"] * 4
-        assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
+        assert set(models_of(context, node_ids)) == {embedding.space_of(context.settings)}
         assert not embedding.waiting(context)
 
     def test_a_message_makes_one_portion_and_the_next_continues(
-        self, context: Context, driver: Driver, made: list[int]
+        self, context: Context, driver: Driver, node_ids: list[int]
     ) -> None:
         done = driver.embed(3, queue="control")
         assert (done.done, done.requeue) == (3, True)
@@ -79,16 +79,16 @@ class TestLexical:
 
 
 def test_provider_makes_the_vectors_of_a_portion_in_one_call(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     assert driver.embed().done == 4
     assert [record.path for record in provider.records] == [EMBED]
-    assert models_of(context, made) == ["ai:vectors"] * 4
+    assert models_of(context, node_ids) == ["ai:vectors"] * 4
     assert states(context) == ["succeeded"] * 4
 
 
 def test_text_that_fails_alone_is_a_dead_letter_and_the_others_get_their_vectors(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     provider.script.rule = refuses_odd
     portion = embedding.PORTION
@@ -98,9 +98,9 @@ def test_text_that_fails_alone_is_a_dead_letter_and_the_others_get_their_vectors
         if not settled.requeue:
             break
     assert states(context) == ["succeeded", "succeeded", "failed_permanent", "succeeded"]
-    assert models_of(context, made) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
+    assert models_of(context, node_ids) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
     with context.db.read() as session:
-        error = session.execute(select(EMBEDDINGS.c.error).where(EMBEDDINGS.c.id == made[2])).scalar_one()
+        error = session.execute(select(EMBEDDINGS.c.error).where(EMBEDDINGS.c.id == node_ids[2])).scalar_one()
     assert "(400)" in str(error)
 
 
@@ -119,7 +119,7 @@ def test_one_bad_text_among_many_is_found_with_few_calls(
 
 
 def test_transient_error_leaves_all_nodes_waiting_for_a_retry(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
     done = driver.embed()
@@ -130,7 +130,9 @@ def test_transient_error_leaves_all_nodes_waiting_for_a_retry(
     assert driver.embed().done == 4
 
 
-def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: ProviderServer, made: list[int]) -> None:
+def test_closed_gate_costs_no_call(
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
+) -> None:
     queue_control.pause(context, SCREENSHOT_EMBEDDINGS, 60)
     done = driver.embed()
     assert (done.done, done.requeue) == (0, False)
@@ -139,7 +141,7 @@ def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: P
 
 
 def test_reply_with_too_few_vectors_stores_none(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     body = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "model": "vectors", "usage": {}}
     provider.push(Fault(status=200, body=body))
@@ -149,13 +151,13 @@ def test_reply_with_too_few_vectors_stores_none(
 
 @pytest.mark.both_databases
 def test_vector_of_a_changed_text_is_discarded(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     def change(record: Record) -> None:
-        changed = update(NODES).where(NODES.c.id == made[0]).values(title="cherries", version=2)
+        changed = update(NODES).where(NODES.c.id == node_ids[0]).values(title="cherries", version=2)
         with context.db.transaction() as session:
             session.execute(changed)
-            nodes.want_vectors(session, [made[0]])
+            nodes.want_vectors(session, [node_ids[0]])
 
     provider.script.rule = change
     assert driver.embed().done == 3
@@ -167,21 +169,21 @@ def test_vector_of_a_changed_text_is_discarded(
 
 @pytest.mark.both_databases
 def test_claimed_nodes_are_left_alone_by_other_messages(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
-    found: list[int] = []
+    claimed_ids: list[int] = []
 
     def meanwhile(_: Record) -> None:
         other = embedding.claim(context, ME)
-        found.extend(row.id for row in other.rows) if other else None
+        claimed_ids.extend(row.id for row in other.rows) if other else None
 
     provider.script.rule = meanwhile
     assert driver.embed(3).done == 3
-    assert found == made[3:], "no vector is paid for twice"
+    assert claimed_ids == node_ids[3:], "no vector is paid for twice"
 
 
 def test_a_provider_that_is_down_uses_no_attempt(
-    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+    context: Context, driver: Driver, provider: ProviderServer, node_ids: list[int]
 ) -> None:
     for _ in range(10):
         provider.push(Fault(status=401))

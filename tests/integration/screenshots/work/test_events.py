@@ -27,9 +27,9 @@ def test_batch_is_announced_at_its_start_and_at_its_end_with_its_times(
 ) -> None:
     provider.script.latency_s = 0.05
     batch, _ = new_batch()
-    begun = analysis.claim(context, batch)
-    assert begun is not None
-    announce_started(context, begun.row)
+    claimed = analysis.claim(context, batch)
+    assert claimed is not None
+    announce_started(context, claimed.row)
     driver.analyse_all(batch)
     driver.expand(batch)
     announce_finished(context, batch)
@@ -53,9 +53,9 @@ def test_batch_is_announced_at_its_start_and_at_its_end_with_its_times(
     assert text_ms >= 50
     assert total_ms >= vlm_ms + text_ms - 1
     assert "errorMessage" not in finished
-    (kept,) = followed.follow(0, types=["screenshot_batch.succeeded"], scope_id=str(batch), timeout_s=0)
-    told = {name: kept.data[name] for name in ("correlation_id", "source_key", "vlm_ms", "text_ms", "error")}
-    assert told == {
+    (event,) = followed.follow(0, types=["screenshot_batch.succeeded"], scope_id=str(batch), timeout_s=0)
+    fields = {name: event.data[name] for name in ("correlation_id", "source_key", "vlm_ms", "text_ms", "error")}
+    assert fields == {
         "correlation_id": row.correlation_id,
         "source_key": "screen:1",
         "vlm_ms": vlm_ms,
@@ -99,13 +99,13 @@ def test_deleted_batch_is_not_announced_and_no_message_fails_while_redis_is_down
     announce_finished(context, 4711)
     assert told_of(context) == []
     batch, _ = new_batch()
-    begun = analysis.claim(context, batch)
-    assert begun is not None
+    claimed = analysis.claim(context, batch)
+    assert claimed is not None
     driver.analyse_all(batch)
     driver.expand(batch)
     context.redis.config_set("min-replicas-to-write", 1)  # writes are refused from now on
     try:
-        announce_started(context, begun.row)
+        announce_started(context, claimed.row)
         announce_finished(context, batch)
     finally:
         context.redis.config_set("min-replicas-to-write", 0)

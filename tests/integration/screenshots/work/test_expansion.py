@@ -58,8 +58,8 @@ def test_model_makes_nodes_and_edges_whose_provenance_names_it(
     context: Context, driver: Driver, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
-    made = driver.expand(batch)
-    assert (made.done, made.requeue) == (True, False)
+    settled = driver.expand(batch)
+    assert (settled.done, settled.requeue) == (True, False)
     event, plan = nodes_of(context)
     assert (event.title, event.kind, event.made_by) == ("Writing a test, expanded", "event", "model")
     assert (plan.title, plan.kind, plan.thread_id) == ("Go on with Writing a test", "plan", event.thread_id)
@@ -103,8 +103,8 @@ def test_unusable_reply_is_repaired_once(
 ) -> None:
     batch = analysed()
     provider.push(Fault(status=200, text='{"nodes": []}'))
-    made = driver.expand(batch)
-    assert (made.done, made.requeue) == (False, True)
+    settled = driver.expand(batch)
+    assert (settled.done, settled.requeue) == (False, True)
     row = row_of(context, batch)
     assert (row.status, row.attempts, row.ask) == ("pending", 0, "repair")
     assert driver.expand(batch).done
@@ -132,8 +132,8 @@ def test_segments_become_nodes_directly_after_two_unusable_replies(
 def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
     context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
 ) -> None:
-    def half(asked: dict[str, Any]) -> object:
-        reply = expand_reply(asked)
+    def half(request: dict[str, Any]) -> object:
+        reply = expand_reply(request)
         reply["nodes"][1]["kind"] = "poem"
         return reply
 
@@ -152,8 +152,8 @@ def test_segments_become_nodes_directly_after_three_failures_of_the_text_model(
     batch = analysed()
     provider.push(*[Fault(status=500)] * 3)
     for attempt in (1, 2):
-        made = driver.expand(batch)
-        assert (made.done, made.requeue, bool(made.retry_in_s)) == (False, False, True)
+        settled = driver.expand(batch)
+        assert (settled.done, settled.requeue, bool(settled.retry_in_s)) == (False, False, True)
         row = row_of(context, batch)
         assert (row.status, row.attempts) == ("failed", attempt)
         assert driver.expand(batch).status is None, "not due"
@@ -184,8 +184,8 @@ def test_closed_gate_uses_no_attempt_and_the_message_queues_again(
 ) -> None:
     batch = analysed()
     queue_control.pause(context, SCREENSHOT_TEXT, None)
-    made = driver.expand(batch)
-    assert (made.done, made.requeue) == (False, True)
+    settled = driver.expand(batch)
+    assert (settled.done, settled.requeue) == (False, True)
     row = row_of(context, batch)
     assert (row.status, row.attempts, row.claim_id) == ("pending", 0, None)
     assert provider.records == []
@@ -202,10 +202,10 @@ def test_batches_continue_without_the_text_model_while_its_breaker_is_open(
     with context.db.transaction() as session:
         session.execute(NODES.delete())
     driver.analyse_all(batch)
-    (asked,) = plan.next_steps(context, [batch])
-    assert asked.queue == CONTROL
+    (due,) = plan.next_steps(context, [batch])
+    assert due.queue == CONTROL
     provider.records.clear()
-    assert driver.expand(batch, asked.queue).done
+    assert driver.expand(batch, due.queue).done
     assert provider.records == []
     assert [node.made_by for node in nodes_of(context)] == ["direct"]
     assert "No text model expanded these segments" in row_of(context, batch).notes
@@ -214,13 +214,13 @@ def test_batches_continue_without_the_text_model_while_its_breaker_is_open(
 def test_threads_outside_the_history_start_new_threads(
     context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
 ) -> None:
-    def elsewhere(asked: dict[str, Any]) -> object:
-        reply = expand_reply(asked)
+    def elsewhere(request: dict[str, Any]) -> object:
+        reply = expand_reply(request)
         for node in reply["nodes"]:
             node["thread_id"] = "thread_of_the_text_model"
         return reply
 
-    models.index = lambda asked: index_reply(asked, merge_hint={"decision": "MERGE", "thread_id": "invented"})
+    models.index = lambda request: index_reply(request, merge_hint={"decision": "MERGE", "thread_id": "invented"})
     models.expand = elsewhere
     batch = analysed()
     assert driver.expand(batch).done
@@ -240,9 +240,9 @@ def test_segments_continue_a_thread_of_the_history(
     thread = nodes_of(context)[0].thread_id
     told_of: list[str] = []
 
-    def goes_on(asked: dict[str, Any]) -> object:
-        told_of.extend(known["thread_id"] for known in asked["before"]["threads"])
-        return index_reply(asked, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
+    def goes_on(request: dict[str, Any]) -> object:
+        told_of.extend(known["thread_id"] for known in request["before"]["threads"])
+        return index_reply(request, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
 
     models.index = goes_on
     second = analysed()
@@ -256,7 +256,7 @@ def test_segments_continue_a_thread_of_the_history(
 def test_batch_without_segments_is_done_without_a_call(
     context: Context, driver: Driver, models: Models, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
-    models.index = lambda asked: {"segments": [], "entities": [], "screenshots": []}
+    models.index = lambda request: {"segments": [], "entities": [], "screenshots": []}
     batch = analysed()
     assert driver.expand(batch).done
     assert provider.records == []
@@ -307,11 +307,11 @@ def test_simultaneous_batches_of_one_window_share_a_thread_by_rules(
 def test_deleted_frames_do_not_move_segments_to_other_frames(
     context: Context, driver: Driver, models: Models, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
-    def one_each(asked: dict[str, Any]) -> object:
-        reply = index_reply(asked)
+    def one_each(request: dict[str, Any]) -> object:
+        reply = index_reply(request)
         reply["segments"] = [
             {"screen_ids": [shot["screen_id"]], "event": {"title": f"about {shot['screenshot_id']}"}}
-            for shot in asked["screenshots"]
+            for shot in request["screenshots"]
         ]
         return reply
 
@@ -321,8 +321,10 @@ def test_deleted_frames_do_not_move_segments_to_other_frames(
     with context.db.transaction() as session:
         session.execute(SHOTS.delete().where(SHOTS.c.id == shots[0]))
     assert driver.expand(batch, CONTROL).done
-    found = {node.title: [shot.id for shot in queries.show(context, node.id).screenshots] for node in nodes_of(context)}
-    assert found == {f"about {shot}": [shot] for shot in shots[1:]}
+    shots_by_title = {
+        node.title: [shot.id for shot in queries.show(context, node.id).screenshots] for node in nodes_of(context)
+    }
+    assert shots_by_title == {f"about {shot}": [shot] for shot in shots[1:]}
 
 
 def test_unexpected_error_with_a_reply_falls_back(
@@ -347,8 +349,8 @@ def test_unexpected_error_makes_a_dead_letter_without_a_claim(
     batch = analysed()
     with monkeypatch.context() as patched:
         patched.setattr(expansion, "with_threads", broken)
-        made = driver.expand(batch)
-    assert (made.done, made.requeue) == (False, False)
+        settled = driver.expand(batch)
+    assert (settled.done, settled.requeue) == (False, False)
     assert "unexpected KeyError" in queries.dead_letters(context)[0].reason
     assert FLOW.holders(context) == set()
     service.replay(context, "batch")

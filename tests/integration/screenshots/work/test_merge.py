@@ -24,7 +24,7 @@ from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, lost_at, prompt_of
 
 
-def said(title: str, *keywords: str) -> Content:
+def content_of(title: str, *keywords: str) -> Content:
     return Content(title, f"About {title}.", keywords, importance=len(keywords))
 
 
@@ -37,7 +37,7 @@ def pair(driver: Driver, hand: Hand) -> tuple[int, int]:
 def add(driver: Driver, hand: Hand, title: str, *keywords: str) -> int:
     batch, shots = hand.batch()
     later = BEGIN + timedelta(minutes=batch)
-    (node,) = hand.analyse(batch, [Draft("event", said(title, *keywords), later, shots[:2], "t")])
+    (node,) = hand.analyse(batch, [Draft("event", content_of(title, *keywords), later, shots[:2], "t")])
     driver.join(alone=True)
     with hand.context.db.transaction() as session:
         session.execute(update(EMBEDDINGS).where(EMBEDDINGS.c.id == node).values(status=WorkStatus.SUCCEEDED))
@@ -56,12 +56,12 @@ def traced(context: Context) -> list[str]:
 
 def test_messages_change_ends_from_merge_to_merge(driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, shots = hand.batch()
-    hand.analyse(batch, [Draft("event", said(title), BEGIN, shots) for title in ("a", "b", "c")])
+    hand.analyse(batch, [Draft("event", content_of(title), BEGIN, shots) for title in ("a", "b", "c")])
     ends: list[bool] = []
 
-    def claim(*given: Any, newest: bool, **more: Any) -> Any:
+    def claim(*args: Any, newest: bool, **more: Any) -> Any:
         ends.append(newest)
-        return claimed(*given, newest=newest, **more)
+        return claimed(*args, newest=newest, **more)
 
     claimed = merge.claim
     monkeypatch.setattr(merge, "claim", claim)
@@ -155,14 +155,14 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
 def test_merge_of_a_lost_worker_is_done_once_by_another(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    asked = len(provider.records)
+    calls_before = len(provider.records)
     with lost_at(merge, "settle"):
         driver.join()
     assert driver.join().done == 0, "another worker holds it"
     assert FLOW.free_lost(context, {"w"}) == 1
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples & pears"
-    assert len(provider.records) == asked + 1, "the answer arrived and is used"
+    assert len(provider.records) == calls_before + 1, "the answer arrived and is used"
     assert [call.attempt for call in merged_calls(context)] == [1]
 
 
@@ -171,7 +171,7 @@ def test_two_simultaneous_messages_for_one_target_lose_no_text(
     context: Context, driver: Driver, provider: ProviderServer, hand: Hand
 ) -> None:
     provider.script.latency_s = 0.05
-    made = [add(driver, hand, f"n{number}") for number in range(6)]
+    node_ids = [add(driver, hand, f"n{number}") for number in range(6)]
     barrier = threading.Barrier(2)
 
     def work(_: int) -> int:
@@ -187,7 +187,7 @@ def test_two_simultaneous_messages_for_one_target_lose_no_text(
         (node,) = session.execute(select(NODES).where(NODES.c.merged_into_id.is_(None))).all()
         assert session.execute(select(func.count()).select_from(LINKS).where(LINKS.c.node_id == node.id)).scalar() == 12
     assert node.title == " & ".join(f"n{number}" for number in range(6))
-    assert json.loads(node.merged_from_ids) == made[1:]
+    assert json.loads(node.merged_from_ids) == node_ids[1:]
     assert provider.max_concurrent == 1, "merges into one target are serial, so no call is paid twice"
     assert len(provider.records) == 5
 

@@ -22,7 +22,7 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collect the files whose pictures are made."""
     names: list[str] = []
 
@@ -36,8 +36,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def files_of(context: Context, shots: list[int]) -> list[str]:
     with context.db.read() as session:
-        found = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
-    return [str(files.path_of(context.settings, found[shot])) for shot in shots]
+        file_names = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
+    return [str(files.path_of(context.settings, file_names[shot])) for shot in shots]
 
 
 def ends(ahead: Pictures, context: Context) -> None:
@@ -48,7 +48,7 @@ def ends(ahead: Pictures, context: Context) -> None:
     assert ahead._made == {}
 
 
-def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, hand: Hand, made: list[str]) -> None:
+def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, hand: Hand, rendered: list[str]) -> None:
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     assert shard.claim(context, batch, ME) is not None
@@ -56,12 +56,12 @@ def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, han
     ahead.make_ahead(context)
     waiting = files_of(context, shots[2:])
     wait_until(lambda: len(ahead._made) == 3, 60, "three pictures")
-    assert sorted(made) == sorted(waiting), "without the claimed shard's pictures"
+    assert sorted(rendered) == sorted(waiting), "without the claimed shard's pictures"
     path = files.path_of(context.settings, waiting[0].rpartition("/")[2])
     assert ahead.take(path) == jpeg_of(path)
-    assert len(made) == 3
+    assert len(rendered) == 3
     assert ahead.take(path) == jpeg_of(path)
-    assert len(made) == 4, "a used picture is dropped"
+    assert len(rendered) == 4, "a used picture is dropped"
     ends(ahead, context)
 
 
@@ -71,25 +71,25 @@ def test_pictures_of_deleted_or_analysed_frames_are_dropped(context: Context, ha
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
     wait_until(lambda: len(ahead._made) == 5, 60, "five pictures")
-    gone = files_of(context, shots)[4]
-    files.discard(context.settings, [gone.rpartition("/")[2]])
+    deleted = files_of(context, shots)[4]
+    files.discard(context.settings, [deleted.rpartition("/")[2]])
     assert shard.claim(context, batch, ME) is not None
     ahead.make_ahead(context)
-    left = sorted(files_of(context, shots[2:4]))
-    wait_until(lambda: sorted(map(str, ahead._made)) == left, 60, "two pictures")
+    remaining = sorted(files_of(context, shots[2:4]))
+    wait_until(lambda: sorted(map(str, ahead._made)) == remaining, 60, "two pictures")
     with pytest.raises(UnitError, match="does not exist"):
-        ahead.take(files.path_of(context.settings, gone.rpartition("/")[2]))
+        ahead.take(files.path_of(context.settings, deleted.rpartition("/")[2]))
     ends(ahead, context)
 
 
 def test_pictures_stay_within_the_memory_limit(
-    context: Context, hand: Hand, made: list[str], monkeypatch: pytest.MonkeyPatch
+    context: Context, hand: Hand, rendered: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pictures, "MAX_BYTES", 1)
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
-    wait_until(lambda: made, 60, "a picture")
+    wait_until(lambda: rendered, 60, "a picture")
     ends(ahead, context)
-    assert len(made) == 1
+    assert len(rendered) == 1

@@ -37,8 +37,8 @@ def used_calls(context: Context) -> list[Any]:
 
 def traced(context: Context) -> list[tuple[str, str, str]]:
     with context.db.read() as session:
-        found = session.execute(select(AiCall.operation, AiCall.model, AiCall.status).order_by(AiCall.id))
-        return [(row.operation, row.model, row.status) for row in found]
+        rows = session.execute(select(AiCall.operation, AiCall.model, AiCall.status).order_by(AiCall.id))
+        return [(row.operation, row.model, row.status) for row in rows]
 
 
 def batch_row(context: Context) -> Any:
@@ -60,15 +60,15 @@ def test_valid_replies_are_stored_with_their_calls(
     assert titles(context) == ["Writing a test"]  # segments at the boundary between the shards are joined
     assert [queries.screenshot(context, shot).ocr_text for shot in shots] == [f"text {shot}" for shot in shots]
     first, second = used_calls(context)
-    said = provider.records[0].body["messages"]
-    digest = hashlib.sha256(f"{said[0]['content']}\0{said[1]['content'][0]['text']}".encode()).hexdigest()
+    messages = provider.records[0].body["messages"]
+    digest = hashlib.sha256(f"{messages[0]['content']}\0{messages[1]['content'][0]['text']}".encode()).hexdigest()
     assert (first.batch_id, first.operation, first.provider, first.model) == (batch, "vlm_analyze_shard", "ai", "eyes")
     assert (first.prompt_hash, first.attempt, first.ask) == (digest, 1, "first")
     assert [json.loads(call.shot_ids) for call in (first, second)] == [shots[:3], shots[3:]]
     assert traced(context) == [("vlm_analyze_shard", "eyes", "ok")] * 2
     assert [len(record.body["messages"][1]["content"]) - 1 for record in provider.records] == [3, 2]
     # Screen ids count in the batch, not in the shard.
-    assert [[one["screen_id"] for one in prompt_of(record)["screenshots"]] for record in provider.records] == [
+    assert [[frame["screen_id"] for frame in prompt_of(record)["screenshots"]] for record in provider.records] == [
         [1, 2, 3],
         [4, 5],
     ]
@@ -86,9 +86,9 @@ def test_unusable_reply_is_repaired_once_by_a_second_message(
     assert (row.status, row.attempts, row.ask, row.reply) == ("pending", 0, "repair", '{"segments": 5}')
     assert used_calls(context) == []
     assert not driver.analyse(batch).requeue
-    asked = provider.records[1].body["messages"][1]["content"]
-    assert "segments: Input should be a valid list" in asked[0]["text"]
-    assert len(asked) == 4  # the repair repeats the pictures
+    content = provider.records[1].body["messages"][1]["content"]
+    assert "segments: Input should be a valid list" in content[0]["text"]
+    assert len(content) == 4  # the repair repeats the pictures
     row = shard_rows(context)[0]
     assert (row.status, row.attempts, row.reply) == ("succeeded", 1, None)
     assert [(call.attempt, call.ask) for call in used_calls(context)] == [(1, "repair")]
@@ -97,7 +97,7 @@ def test_unusable_reply_is_repaired_once_by_a_second_message(
 def test_batch_fails_if_its_reply_is_unusable_after_one_repair(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
-    models.index = lambda asked: index_reply(asked) if len(asked["screenshots"]) == 2 else "I cannot say."
+    models.index = lambda request: index_reply(request) if len(request["screenshots"]) == 2 else "I cannot say."
     batch, _ = new_batch()
     assert driver.analyse_all(batch).status is WorkStatus.FAILED_PERMANENT
     assert len(provider.records) == 3  # two about the first shard, one about the second
@@ -109,8 +109,8 @@ def test_batch_fails_if_its_reply_is_unusable_after_one_repair(
 def test_valid_parts_of_an_unusable_reply_are_kept_with_a_note(
     context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
 ) -> None:
-    def half(asked: dict[str, Any]) -> object:
-        reply = index_reply(asked)
+    def half(request: dict[str, Any]) -> object:
+        reply = index_reply(request)
         reply["segments"].append({"screen_ids": "all", "event": {}})
         return reply
 
@@ -135,8 +135,8 @@ def test_truncated_reply_is_not_requested_twice(
 def test_unsent_screenshots_are_left_out(context: Context, driver: Driver, models: Models, new_batch: NewBatch) -> None:
     others = new_batch()[1]
 
-    def confused(asked: dict[str, Any]) -> object:
-        reply = index_reply(asked)
+    def confused(request: dict[str, Any]) -> object:
+        reply = index_reply(request)
         reply["segments"][0]["screen_ids"].append(77)
         reply["segments"].append({"screen_ids": [99], "event": {"title": "Elsewhere"}})
         reply["screenshots"].append({"screenshot_id": others[0], "ocr_text": "not asked for"})
@@ -219,10 +219,10 @@ def test_frames_without_files_are_not_sent_and_a_shard_without_files_costs_no_ca
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
-    gone = [shots[0], *shots[3:]]
-    files.discard(context.settings, [row_of(context, SHOTS, shot).file for shot in gone])
+    deleted = [shots[0], *shots[3:]]
+    files.discard(context.settings, [row_of(context, SHOTS, shot).file for shot in deleted])
     assert driver.analyse_all(batch).status is WorkStatus.PENDING
-    assert [[one["screenshot_id"] for one in prompt_of(record)["screenshots"]] for record in provider.records] == [
+    assert [[frame["screenshot_id"] for frame in prompt_of(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
     ]
     assert "deleted or damaged before the analysis: 1 of 3 screenshots" in batch_row(context).notes
@@ -241,7 +241,7 @@ def test_damaged_file_fails_only_its_frame(
     row = queries.screenshot(context, shots[1])
     assert (row.status, row.storage_state) == ("failed_permanent", "missing")
     assert row.error
-    sent = [one["screenshot_id"] for record in provider.records for one in prompt_of(record)["screenshots"]]
+    sent = [frame["screenshot_id"] for record in provider.records for frame in prompt_of(record)["screenshots"]]
     assert sorted(sent) == sorted(set(shots) - {shots[1]})
 
 
