@@ -8,14 +8,15 @@ from pipeline.storage.statements import Statement
 
 
 def check(context: Context, owner: str) -> None:
-    """Raise `OverCap` if this caller has spent its cap today."""
+    """Release the caller's reservations of work that has ended, then raise `OverCap` if it has spent its cap today."""
     _release(context, owner)
     with context.db.read() as session:
         accounts.check(session, owner, accounts.cap(session))
 
 
 def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Return the caller's statement, after releasing reservations of work that has ended."""
+    """Release the caller's reservations of work that has ended, then return its account: today's balance, open
+    reservations, and the newest `limit` charges of any day. `before`: only charges with a lower id."""
     _release(context, owner)
     return statements.statement(context, owner, limit, before)
 

@@ -100,7 +100,8 @@ def _reason(
 
 
 def by_queue(context: Context) -> dict[str, Counter[str]]:
-    """The number of waiting units by queue, and by their name for people."""
+    """Return the number of waiting units by queue, and by their name for people. Leaves out units that wait for no
+    queue."""
     queues: dict[str, Counter[str]] = {}
     for flow in flows():
         for waiting in flow.waiting(context):
@@ -110,6 +111,6 @@ def by_queue(context: Context) -> dict[str, Counter[str]]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """The newest failures of all flows."""
+    """Return the newest `limit` failures of all flows together, newest first."""
     newest = [failure for flow in flows() for failure in flow.failures(context, limit)]
     return sorted(newest, key=lambda failure: failure.at, reverse=True)[:limit]

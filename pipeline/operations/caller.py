@@ -46,11 +46,11 @@ class Caller:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the caller may also read models' answers, which quote the documents."""
+        """Whether the caller has the scope admin, and so may also read models' answers, which quote the documents."""
         return self.scope is not None and self.scope.includes(Scope.ADMIN)
 
     def goes_on(self) -> bool:
-        """False once the server begins to shut down, when callers no longer wait for results."""
+        """True until the server begins to shut down; after that, callers no longer wait for results."""
         return not self.ending.is_set()
 
     def check_scope(self, needed: Scope) -> None:
@@ -61,7 +61,8 @@ class Caller:
             raise Refused(f"this needs a key with the scope {needed}; yours has {self.scope}", code="forbidden")
 
     def check(self, needed: Scope) -> None:
-        """Raise `Refused` unless the caller may now call operations of this scope."""
+        """Raise `Refused` unless the caller may call operations of this scope now: the refusals of `check_scope`, and
+        `read_only` for other scopes than read while the API is read-only."""
         self.check_scope(needed)
         if self.quotas is not None and needed is not Scope.READ and self.context.settings.api.read_only:
             raise Refused("this API is read-only (PENSTOCK_API__READ_ONLY)", code="read_only")
@@ -75,7 +76,7 @@ class Caller:
         return True
 
     def check_spending(self) -> None:
-        """Raise `OverCap` (429) if the caller has spent its cap today."""
+        """Raise `OverCap` (429) if the caller has spent its cap today. A caller without quotas passes."""
         if self.quotas is not None and self.scope is not None:
             self.quotas.check_spending(self.id)
 
@@ -83,7 +84,7 @@ class Caller:
         """Raise `Refused` (422) for a model that the provider's configuration names neither as its model nor among its
         prices, because its costs are unknown. Administrators may use any model.
 
-        Empty names stand for the server's defaults.
+        Empty names stand for the server's defaults, so an empty model passes. Nodes and unknown providers pass too.
         """
         profile = self.context.settings.providers.get(provider or self.context.settings.provider)
         if not model or self.is_admin or profile is None or profile.kind == "nodes":

@@ -34,9 +34,11 @@ def list_calls(
     after: tuple[datetime, int] | None = None,
     **which: Unpack[Which],
 ) -> list[CallView]:
-    """Return calls, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`.
+    """Return at most `limit` calls on record, newest first. `which`: fields of `CallFilter`, such as
+    `provider="openai"`, which replace those of `chosen`.
 
-    `after`: beyond the call with this time and id. Only administrators get models' answers.
+    `after`: only calls beyond the one with this time and id. `preview`, the model's answer, is None for callers other
+    than administrators.
     """
     calls_ = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
     return calls_ if caller.is_admin else [replace(call, preview=None) for call in calls_]
@@ -44,14 +46,16 @@ def list_calls(
 
 @operation(Scope.READ)
 def show(caller: Caller, call_id: int) -> CallView:
-    """Return one call. Raises `UnknownCall`. Only administrators get the model's answer."""
+    """Return one call on record. Raises `UnknownCall`. `preview`, the model's answer, is None for callers other than
+    administrators."""
     call = record.call(caller.context, call_id)
     return call if caller.is_admin else replace(call, preview=None)
 
 
 @operation(Scope.READ)
 def stats(caller: Caller, by: By | str = By.PROVIDER, **which: Unpack[Which]) -> list[CallStats]:
-    """Return sums by provider, model, flow, capability, operation, status or day. `which`: fields of `CallFilter`."""
+    """Return figures of each group of calls, most calls first; days and hours in order of time. `by`: how to group.
+    `which`: fields of `CallFilter`."""
     return record.stats(caller.context, CallFilter(**which), By(by))
 
 

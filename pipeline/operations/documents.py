@@ -67,11 +67,12 @@ class Document(DocumentView):
         return layout(self.id, page)
 
     def docling(self) -> dict[str, Any]:
-        """Return the document in the format of the Docling project (a DoclingDocument), as JSON."""
+        """Return a dict, ready for JSON, with the document in the format of the Docling project (a DoclingDocument)."""
         return docling(self.id)
 
     def archive(self) -> Iterator[bytes]:
-        """Yield a ZIP archive of Markdown, pictures, blocks and manifest, in pieces. Raises `UserError` at once."""
+        """Return a ZIP archive of Markdown, pictures, blocks and manifest, in pieces. The call itself raises
+        `UserError` for a document without a result."""
         return archive(self.id)
 
     @property
@@ -81,7 +82,7 @@ class Document(DocumentView):
 
     @property
     def manifest_path(self) -> Path | None:
-        """The manifest beside the merged Markdown."""
+        """The path of the manifest beside the merged Markdown; None before the merge."""
         return manifest_path(Path(self.merged_path)) if self.merged_path else None
 
 
@@ -92,11 +93,12 @@ def watch(
     idle: Callable[[], object] = lambda: None,
     changes_only: bool = False,
 ) -> Iterator[Document]:
-    """Yield the current state of each document, and its new state at each change, until all have settled.
+    """Yield the current state of each document, and its new state at each change, until all are at rest or paused.
 
     `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
     counts change, not for progress or workers alone. While no worker runs, `no_worker` is set; the first time, a
-    `NoWorkerWarning` follows. Calls `idle` about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    `NoWorkerWarning` follows. Calls `idle` about once a second. Raises `TimeoutError` after `timeout_s` seconds, and
+    `UnknownDocument`, also for a document that is deleted meanwhile.
     """
     context = owner().context
     seen: dict[str, Document] = {}
@@ -149,10 +151,11 @@ def submit(
     fresh: bool | None = None,
     page_range: str | None = None,
 ) -> Document:
-    """Submit a file; return the document that will hold its text.
+    """Submit a copy of a file for conversion; return the document that will hold its text.
 
     Takes options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options
-    return the existing document, unless `fresh`. `page_range` is the older name of `pages`.
+    return the existing document, unless `fresh`; one that failed or was cancelled resumes. `page_range` is the older
+    name of `pages`. Raises `UserError` for an invalid file or option.
     """
     given = {
         "page_range": page_range if pages is None else pages,
@@ -186,7 +189,8 @@ def submit_upload(
 
 @contextmanager
 def a_child(caller: Caller) -> Iterator[None]:
-    """Reserve one of the few child processes. Raises `Refused`: 503 if none is free in time, 429 beyond the share."""
+    """During the block, hold one of the few places for child processes that inspect files. Raises `Refused`: 429 if the
+    caller has its share already; 503 if all places are taken, or none is free within 20 seconds."""
     with _AND_WAITING.one(caller.id):
         if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
             raise Refused("too many inspections of files at the same time: try again in a moment", code="busy")
@@ -219,8 +223,8 @@ def list_documents(
     after: Key | None = None,
     before: Key | None = None,
 ) -> list[Document]:
-    """Return documents, newest first. `which` replaces `status`. `after`: beyond this creation time and id; `before`:
-    the documents just above."""
+    """Return documents, newest first. `which` replaces `status`. `after`: only older documents than this creation time
+    and id; `before`: the `limit` documents that directly precede it in the list."""
     which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
     views = catalog.documents(caller.context, which, limit=limit, offset=offset, after=after, before=before)
     return [_document(view) for view in views]
@@ -228,7 +232,8 @@ def list_documents(
 
 @operation(Scope.READ)
 def next_ids(caller: Caller, which: Filter, after: Key | None, most: int) -> tuple[list[str], Key | None]:
-    """Return the ids of at most `most` documents, newest first, and the `after` of the next ids, or None."""
+    """Return the ids of at most `most` matching documents beyond `after`, newest first, and the `after` of the next
+    call; None at the end."""
     views = catalog.documents(caller.context, which, limit=most + 1, after=after)
     last = views[most - 1] if len(views) > most else None
     return [view.id for view in views[:most]], (last.created_at, last.id) if last else None
@@ -240,7 +245,7 @@ reasons, search = reads(reasoning.reasons), reads(searching.search)
 
 @operation(Scope.READ)
 def explained(caller: Caller, documents: Collection[Document]) -> list[Document]:
-    """Return these documents, each with the reason for its state."""
+    """Return these documents, each with `reason` set: why it waits, failed or is paused; None without a reason."""
     known = reasoning.reasons(caller.context, documents)
     return [replace(document, reason=known.get(document.id)) for document in documents]
 
@@ -257,7 +262,7 @@ find_page_picture = reads(page_pictures.find)
 
 @operation(Scope.READ)
 def commonest_error(caller: Caller, document_id: str) -> str:
-    """Return the most frequent error of its failed pages; empty without any."""
+    """Return the error that most of the document's failed pages have; empty without failed pages."""
     with caller.context.db.read() as session:
         return queries.commonest_error(session, document_id)
 
@@ -273,34 +278,37 @@ def page_picture(
     width: int = 0,
     encoding: Encoding = "png",
 ) -> bytes:
-    """Render a page of the file in a child process, at `dpi`, or `width` pixels wide.
+    """Return the picture of a page of the file, at `dpi`, or `width` pixels wide: cached, or rendered by a child
+    process, which stops when `wanted` returns False.
 
-    Raises `UserError`.
+    Raises `UserError` without the page or its file, or if it cannot be rendered.
     """
     return page_pictures.picture(caller.context, document_id, number, Rendering(dpi, width, encoding), wanted)
 
 
 @operation(Scope.WRITE)
 def cancel(caller: Caller, document_id: str) -> Document:
-    """Stop the document; wins over any work under way."""
+    """Cancel the document in any state, even a completed one, and discard the results of pages under way."""
     return _document(service.cancel(caller.context, document_id))
 
 
 @operation(Scope.WRITE)
 def pause(caller: Caller, document_id: str, by: str = "") -> Document:
-    """Finish the pages under way and start no others. `by`: the name shown as the requester."""
+    """Start no further pages; pages under way finish, but a split or merge starts over. Harmless if paused already.
+    `by`: the name shown as the requester. Raises `IllegalTransition` for a document at rest."""
     return _document(service.pause(caller.context, document_id, by or caller.key_name))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller, document_id: str) -> Document:
-    """Continue a paused document."""
+    """Continue a paused document at its next stage. Raises `UserError` unless it is paused."""
     return _document(service.resume(caller.context, document_id))
 
 
 @operation(Scope.WRITE, spends=True)
 def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
-    """Start over from splitting. `fresh`: ask the provider even for pages in the cache."""
+    """Convert a document at rest anew, from splitting on. `fresh`: ask the provider even for pages in the cache. The
+    old result stays until the new one exists."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry(caller.context, document_id, choice, fresh=fresh, charge=charge))
@@ -308,7 +316,8 @@ def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = 
 
 @operation(Scope.WRITE, spends=True)
 def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model: str = "") -> Document:
-    """Retry the failed pages, or else the merge, or all of a document without pages."""
+    """Convert the failed pages again; without any, merge a failed document again, or start it over. Harmless if nothing
+    failed."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry_failed(caller.context, document_id, choice, charge=charge))
@@ -316,7 +325,8 @@ def retry_failed(caller: Caller, document_id: str, *, provider: str = "", model:
 
 @operation(Scope.WRITE, spends=True)
 def retry_page(caller: Caller, document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
-    """Convert one page again; its old text stays until the new text is complete."""
+    """Convert one completed or failed page again, without the cache; its old text stays until the new text is
+    complete."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry_page(caller.context, document_id, page, choice, charge=charge))
@@ -330,13 +340,15 @@ def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choi
 
 @operation(Scope.WRITE)
 def remerge(caller: Caller, document_id: str, *, allow_partial: bool = False) -> Document:
-    """Merge the pages again."""
+    """Merge the pages of a document at rest again. Raises `UserError` if pages are missing, unless `allow_partial`:
+    then the text marks their gaps."""
     return _document(service.remerge(caller.context, document_id, allow_partial=allow_partial))
 
 
 @operation(Scope.WRITE)
 def promote(caller: Caller, document_id: str, page: int, attempt_id: int) -> Document:
-    """Use the text of an older attempt as the page's text."""
+    """Use the text of an older attempt as the page's text, and merge again if no page is missing. Raises `UserError`
+    unless the document is at rest."""
     return _document(service.promote(caller.context, document_id, page, attempt_id))
 
 
@@ -382,7 +394,8 @@ class Skipped:
 def act(
     caller: Caller, verb: Verb, document_ids: Iterable[str], *, allow_partial: bool = False
 ) -> tuple[int, list[Skipped]]:
-    """Apply a command to each of these documents, each in its own transaction; return the number done and the skipped.
+    """Apply a command to each of these documents, each in its own transaction; return how many it changed, and the
+    skipped ones with the errors that they raised.
 
     Raises `OverCap` for a command that costs money, if the caller has spent its cap.
     """

@@ -82,7 +82,8 @@ def kept(caller: Caller) -> KeptRange:
 
 @operation(Scope.READ)
 def after(caller: Caller, seq: int, limit: int = PORTION, *, types: Sequence[str] = ()) -> list[Event]:
-    """Read up to `limit` events after this number, in order; return the events of these types.
+    """Read up to `limit` events after this number, in order, and return those of these types: perhaps none, although
+    more follow. No `types`: all.
 
     Raises `UserError` for an unknown type.
     """
@@ -122,13 +123,15 @@ def after_if_possible(caller: Caller, seq: int) -> list[Event]:
 
 @operation(Scope.READ)
 def progress_from(caller: Caller) -> str:
-    """Return the current position in the stream of progress, for `progress`. Raises `RedisError`."""
+    """Return the id of the newest entry in the stream of progress, from which `progress` continues. Raises
+    `RedisError`."""
     return live.last_id(caller.context.redis)
 
 
 @operation(Scope.READ)
 def progress(caller: Caller, position: str, wait_s: float) -> list[tuple[str, dict[str, str]]]:
-    """Return progress after a position, as (position, fields). Waits for the first entry. Raises `RedisError`."""
+    """Return the entries of progress after a position, as (position, fields). Waits up to `wait_s` seconds for the
+    first entry; empty without one. Raises `RedisError`."""
     return list(live.read(caller.context.redis, position, wait_s))
 
 

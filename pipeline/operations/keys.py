@@ -23,13 +23,14 @@ class CreatedKey:
 
 
 def _create(context: Context, name: str, scope: Scope = Scope.WRITE, expires_days: float | None = None) -> CreatedKey:
-    """Create a key that is valid for so many days; None: until it is revoked."""
+    """Create a key that is valid for `expires_days` days; None: until it is revoked."""
     secret, key = api_keys.create(context, name, scope, credentials.lasts(expires_days))
     return CreatedKey(key, secret)
 
 
 def _account(context: Context, name_or_id: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Return today's statement of a key's account. Raises `UserError` unless exactly one key has that name."""
+    """Return the statement of a key's account: today's balance, open reservations, newest charges. Raises `UserError`
+    unless exactly one key has that name or id."""
     return accounts.statement(context, api_keys.find(context, name_or_id).id, limit=limit, before=before)
 
 
@@ -39,5 +40,5 @@ create, revoke = acts(_create, Scope.ADMIN), acts(api_keys.revoke, Scope.ADMIN)
 
 @operation(Scope.READ)
 def own_account(caller: Caller, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Return today's statement of the caller's own account."""
+    """Return the statement of the caller's own account: today's balance, open reservations, newest charges."""
     return accounts.statement(caller.context, caller.id, limit=limit, before=before)

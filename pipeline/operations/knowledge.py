@@ -60,14 +60,15 @@ class BaseChanges(TypedDict, total=False):
 
 @operation(Scope.WRITE)
 def create_base(caller: Caller, name: str, **options: Unpack[BaseOptions]) -> BaseView:
-    """Create an empty base."""
+    """Create an empty base. Raises `UserError` for an invalid option or a name that is taken."""
     _check_model(caller, options.get("provider"), options.get("model"))
     return service.create_base(caller.context, name, **options)
 
 
 @operation(Scope.WRITE)
 def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> BaseView:
-    """Change a base. Items under way continue unchanged."""
+    """Change a base: its name, or how it chunks and embeds items from now on. Items under way and items already
+    embedded keep the old settings."""
     if changes.get("model"):
         provider = changes.get("provider") or queries.base(caller.context, base_id).provider
         _check_model(caller, provider, changes["model"])
@@ -75,7 +76,8 @@ def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> B
 
 
 def _check_model(caller: Caller, provider: str | None, model: str | None) -> None:
-    """Raise `Refused` as `check_model` does, but also allow the model of the settings for knowledge."""
+    """Raise `Refused` (422) for a model that the provider's configuration does not name, except for the model that the
+    settings name for knowledge."""
     configured = own(caller.context.settings)
     chosen = provider or configured.embeddings_provider or LOCAL
     if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
@@ -89,13 +91,14 @@ counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
 
 @operation(Scope.WRITE, spends=True)
 def add(caller: Caller, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
-    """Add items. The answer names the refused ones; the others are added."""
+    """Add items at the end of the base's line. The answer names the refused sources; the others are added."""
     return intake.add(caller.context, base_id, sources, progress)
 
 
 @operation(Scope.WRITE, spends=True)
 def add_uploads(caller: Caller, base_id: str, files: Sequence[tuple[Path, str]], folder: str = "") -> Added:
-    """Add private copies of files, by their names. `folder`: the name of their folder."""
+    """Add private copies of files, given as (path, name). `folder`: the name of their folder; its files share one group
+    in the base."""
     kind, group = ItemType.FILE, ""
     if folder:
         kind = ItemType.DIRECTORY
@@ -105,7 +108,8 @@ def add_uploads(caller: Caller, base_id: str, files: Sequence[tuple[Path, str]],
 
 
 def add_files(base_id: str, paths: _Path | Iterable[_Path]) -> Added:
-    """Add copies of files, or of one. A changed file of the base is read again."""
+    """Add a copy of one file or of several. A file that the base has by its path is read again if its content
+    changed."""
     several = [paths] if isinstance(paths, str | PathLike) else paths
     return add(base_id, [Source.of_file(Path(path)) for path in several])
 
@@ -132,7 +136,8 @@ def _several(given: str | Iterable[str]) -> Iterable[str]:
 def add_directory(
     base_id: str, folder: _Path, *, keep_gone: bool = False, progress: Progress = lambda *_: None
 ) -> Scanned:
-    """Add the files of a directory and its folders. If it was added before, apply the changes since then."""
+    """Add the files of a directory and its folders. If it was added before, add new files, read changed files again,
+    and delete the items of missing files, unless `keep_gone`."""
     return directory.scan(owner().context, base_id, Path(folder), keep_gone=keep_gone, progress=progress)
 
 
@@ -152,20 +157,22 @@ dismiss = acts(service.dismiss, Scope.WRITE)
 
 @operation(Scope.WRITE, spends=True)
 def reprocess(caller: Caller, item_id: str) -> ItemView:
-    """Read and embed an item again. Searches find the old chunks until the new ones are complete."""
+    """Put an item in line to be read and embedded again. Searches find the old chunks until the new ones are
+    complete."""
     return service.reprocess(caller.context, item_id)
 
 
 @operation(Scope.WRITE, spends=True)
 def reprocess_failed(caller: Caller, base_id: str) -> list[ItemView]:
-    """Read every failed item of a base again."""
+    """Put every failed item of a base in line to be read again; return the items."""
     context = caller.context
     return [service.reprocess(context, item_id) for item_id in service.failed(context, base_id)]
 
 
 @operation(Scope.WRITE, spends=True)
 def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
-    """Embed again the items that another model than the base's current one embedded."""
+    """Put the completed items that another model than the base's current one embedded in line to be read and embedded
+    again; return the items."""
     context = caller.context
     return [service.reprocess(context, item_id) for item_id in service.stale(context, base_id)]
 
@@ -180,10 +187,10 @@ class Verb(StrEnum):
 
 @operation(Scope.WRITE)
 def act(caller: Caller, verb: Verb, base_id: str, item_ids: Iterable[str]) -> tuple[int, list[Skipped]]:
-    """Apply a command to each of these items of a base, each in its own transaction, or delete all in one; return the
-    number done and the skipped.
+    """Apply a command to each of these items of a base, each in its own transaction, or delete all in one; return how
+    many it changed, and the skipped ones with the reasons.
 
-    Raises `OverCap` for a command that costs money, if the caller has spent its cap.
+    Raises `OverCap` for `reprocess`, if the caller has spent its cap.
     """
     context, done, skipped = caller.context, list[str](), list[Skipped]()
     if verb is Verb.REPROCESS:
@@ -226,7 +233,8 @@ class SearchOptions(TypedDict, total=False):
 
 @operation(Scope.READ)
 def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Hits:
-    """Search chunks of one base or several, by name or id, or of all bases (None); best first."""
+    """Search chunks of one base or several, by name or id, or of all bases (None); best first. A search by meaning may
+    call a provider; then raises `OverCap` if the caller has spent its cap."""
     several = [bases] if isinstance(bases, str) else bases
     if caller.quotas is not None and options.get("by_meaning", True) and searching.asks(caller.context, several):
         caller.check_spending()
@@ -237,7 +245,7 @@ asks = reads(searching.asks)
 
 
 def has_providers() -> bool:
-    """Whether the settings name a provider, beside the local one, for vectors of knowledge."""
+    """Whether the settings name a provider for vectors of knowledge, besides the local one."""
     return bool(own(owner().context.settings).providers)
 
 

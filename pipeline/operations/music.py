@@ -42,10 +42,10 @@ class Run(RunView):
 
 
 def watch(run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> Iterator[Run]:
-    """Yield the current run, and each change, until it ends or pauses.
+    """Yield the run's current state, and each changed one, until it ends or pauses.
 
-    While no worker runs, `no_worker` is set; the first time, it warns. Calls `idle` about once a second. Raises
-    `TimeoutError` after `timeout_s` seconds.
+    While no worker runs, `no_worker` is set; the first time, a `NoWorkerWarning` follows. Calls `idle` about once a
+    second. Raises `TimeoutError` after `timeout_s` seconds.
     """
     context, fleet, seen = owner().context, watching.Fleet(), None
     looks = watching.watch(
@@ -94,9 +94,10 @@ class Choices(TypedDict, total=False):
 
 @operation(Scope.WRITE, spends=True)
 def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Run:
-    """Start a run. Takes options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed.
+    """Start a run. Takes options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed; keywords
+    win.
 
-    Raises `AlreadyRunning` if one is active.
+    Raises `AlreadyRunning` if a run is active, and `UserError` for options with which it would fail later.
     """
     context, chosen = caller.context, replace(options or StartOptions(), **choices)
     return _run(service.start(context, chosen, estimates.parts(context, chosen)))
@@ -104,19 +105,21 @@ def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack
 
 @operation(Scope.READ)
 def estimate(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Estimate:
-    """Return what `start` with these options would do, without a write."""
+    """Return what `start` with these options would process and cost. Changes nothing."""
     return estimates.estimate_run(caller.context, replace(options or StartOptions(), **choices))
 
 
 @operation(Scope.WRITE)
 def pause(caller: Caller) -> Run:
-    """Let calls under way end, and start no others."""
+    """Pause the active run: calls under way end, and no others start. Harmless if it is paused. Raises `UserError`
+    without an active run."""
     return _run(service.pause(caller.context))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller) -> Run:
-    """Continue a paused run."""
+    """Continue the paused run; return it, perhaps ended already, if no work was left. Raises `UserError` unless one is
+    paused."""
     context = caller.context
     resumed = service.resume(context, estimates.parts(context, StartOptions(skip_sync=True)))
     return _run(queries.run(context, resumed.id))  # it has ended if it had no work left
@@ -124,7 +127,8 @@ def resume(caller: Caller) -> Run:
 
 @operation(Scope.WRITE)
 def stop(caller: Caller) -> Run:
-    """End the run. Paid results stay."""
+    """End the active run. Paid results stay; songs without results become pending again. Raises `UserError` without an
+    active run."""
     return _run(service.stop(caller.context))
 
 
@@ -142,9 +146,10 @@ def batches(
     before: int | None = None,
     limit: int = 50,
 ) -> list[BatchView]:
-    """Return batches, newest first, with the errors of failed ones. `before`: older than the batch with this id.
+    """Return batches, newest first, with the errors of failed ones. `before`: only batches older than the one with this
+    id.
 
-    Only administrators get models' answers.
+    `reply`, the model's answer, is None for callers other than administrators.
     """
     views = queries.batches(caller.context, status=status, run_id=run_id, before=before, limit=limit)
     return views if caller.is_admin else [replace(batch, reply=None) for batch in views]

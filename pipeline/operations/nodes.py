@@ -28,7 +28,8 @@ def _create(
     node_id: str = "",
     expires_days: float | None = None,
 ) -> CreatedToken:
-    """Create a token that is valid for so many days; None: until it is revoked. `node_id`: for this node only."""
+    """Create a token that is valid for `expires_days` days; None: until it is revoked. `node_id`: only this node may
+    use it."""
     secret, token = tokens.create(context, name, kind, credentials.lasts(expires_days), node_id)
     return CreatedToken(token, secret)
 

@@ -29,7 +29,8 @@ class Operation(Generic[P, R]):
         return self._function(owner(), *args, **named)
 
     def by(self, caller: Caller, /, *args: P.args, **named: P.kwargs) -> R:
-        """Call the function as `caller`. Raises `Refused` without the scope, `OverCap` beyond today's cap."""
+        """Call the function as `caller`. Raises `Refused` without the scope, or for a change while the API is
+        read-only, and `OverCap` beyond today's cap."""
         (caller.check_scope if self.reads else caller.check)(self.scope)
         if self.spends:
             caller.check_spending()
@@ -39,7 +40,8 @@ class Operation(Generic[P, R]):
 def operation(
     scope: Scope, *, spends: bool = False
 ) -> Callable[[Callable[Concatenate[Caller, P], R]], Operation[P, R]]:
-    """Return a decorator of `function(caller, …)`. `spends`: it may cause calls to AI services."""
+    """Return a decorator that makes an `Operation` of `function(caller, …)`. `spends`: it may cause calls to AI
+    services, so `by` checks the caller's cap."""
 
     def wrap(function: Callable[Concatenate[Caller, P], R]) -> Operation[P, R]:
         return Operation(function, scope, spends=spends)
@@ -50,7 +52,7 @@ def operation(
 def acts(
     function: Callable[Concatenate[Context, P], R], scope: Scope, *, spends: bool = False, reads: bool = False
 ) -> Operation[P, R]:
-    """Make an operation of a service's function, with a scope and `spends` as its only policy.
+    """Make an operation of a service's function of a context, with a scope and `spends` as its only policy.
 
     `reads`: it changes no data, so read-only mode allows it.
     """
@@ -62,5 +64,5 @@ def acts(
 
 
 def reads(function: Callable[Concatenate[Context, P], R], scope: Scope = Scope.READ) -> Operation[P, R]:
-    """Make an operation of a query."""
+    """Make an operation of a query of a context, which read-only mode allows."""
     return acts(function, scope, reads=True)

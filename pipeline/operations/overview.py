@@ -113,7 +113,7 @@ def overview(context: Context) -> Overview:
 
 
 def spending(context: Context) -> list[Spending]:
-    """Return the cost of each provider today, with the cap in force."""
+    """Return the cost of each provider with a spend cap today, by name, with the cap in force."""
     values, now = gates.live_values(context), context.db.now()
     return [
         Spending(

@@ -63,7 +63,8 @@ class ProviderForm:
 
 
 def read() -> Settings:
-    """The current settings of the file and the environment. Raises `UserError`."""
+    """Read the settings of the file and the environment as they are now, not as this process started. Raises
+    `UserError`."""
     try:
         return Settings()
     except (UnreadableSettingsError, ValidationError) as error:
@@ -71,7 +72,7 @@ def read() -> Settings:
 
 
 def _configured(context: Context) -> list[ConfiguredProvider]:
-    """All providers, by name."""
+    """Return all providers of the current settings, by name."""
     now, running = read(), context.settings
     return [
         ConfiguredProvider(
@@ -86,7 +87,8 @@ def _configured(context: Context) -> list[ConfiguredProvider]:
 
 
 def _save(_: Context, form: ProviderForm) -> None:
-    """Write the provider into the configuration file. Writes nothing if it raises `UserError`."""
+    """Check the provider's values, and write them into the configuration file. Writes nothing if it raises
+    `UserError`."""
     if form.name == LOCAL:
         raise UserError(f"'{LOCAL}' is this machine itself: choose another name", code="invalid")
     if variables := variables_of_provider(form.name):
@@ -126,7 +128,8 @@ def _save(_: Context, form: ProviderForm) -> None:
 
 
 def _test(_: Context, name: str) -> Check:
-    """Run the check of `penstock doctor` with the provider's settings in the file. Raises `UserError` if unknown."""
+    """Run the check of `penstock doctor` with the provider's current settings; its finding hides the key. Raises
+    `UserError` if unknown."""
     now = read()
     if name not in now.providers:
         raise UserError(registry.unknown(now, name), code="unknown_provider")
@@ -136,7 +139,8 @@ def _test(_: Context, name: str) -> Check:
 
 
 def provider_check(settings: Settings, name: str) -> Check:
-    """Check whether this provider answers."""
+    """Request the provider's models; return the result: `ok`, `warn` if its model is not listed, or `fail`. Raises
+    nothing."""
     try:
         finding = registry.probe(settings, name)
     except PenstockError as error:
@@ -150,7 +154,8 @@ save, test = acts(_save, Scope.ADMIN), acts(_test, Scope.ADMIN)
 
 
 def _check_address(profile: ProviderProfile) -> None:
-    """Raise `UserError` for an address where clouds hand out credentials. This machine and its network are allowed."""
+    """Raise `UserError` for an address where clouds hand out credentials, or with a user, password, query or anchor.
+    This machine and its network are allowed."""
     urls = gateway_urls(profile.base_url) if profile.kind == "nodes" else (profile.base_url,)
     for url in urls:
         parts = urlsplit(url)
@@ -176,6 +181,6 @@ def _resolved(host: str, port: int) -> list[str]:
 
 
 def prices_of(profile: ProviderProfile) -> Mapping[str, float]:
-    """The prices of the provider's own model; empty: unknown."""
+    """Return the prices of the provider's own model by their names in the file; empty: unknown."""
     price = profile.price(profile.model)
     return price.model_dump() if price else {}

@@ -38,7 +38,7 @@ class Quotas:
 
     @property
     def settings(self) -> ApiSettings:
-        """The API's settings with their live changes. Blocks at most once a second; never fails."""
+        """The API's settings with their live changes. Reads the database at most once a second; never fails."""
         now = time.monotonic()
         if now - self._read_at > _FRESH_S:
             self._read_at = now
@@ -46,7 +46,7 @@ class Quotas:
         return self._settings
 
     def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", what: str = "") -> None:
-        """Take units from a rate. Raises `Refused` (429) if it is used up. A rate of 0 means no limit."""
+        """Take units from a rate. Raises `Refused` (429, with `code`) if it is used up. A rate of 0 means no limit."""
         if rate.limit <= 0 or not self._context.online or time.monotonic() < self._not_before:
             return
         try:
@@ -59,23 +59,24 @@ class Quotas:
             self._not_before = time.monotonic() + _AWAY_S
 
     def take_request(self, caller: str) -> None:
-        """Count one request of this caller."""
+        """Count one request of this caller. Raises `Refused` (429) beyond its rate."""
         self.take(f"requests:{caller}", Rate(self.settings.requests_per_min, 60))
 
     def take_upload(self, caller: str, megabytes: int) -> None:
-        """Count megabytes that this caller uploads, or that Penstock fetches for it."""
+        """Count megabytes that this caller uploads, or that Penstock fetches for it. Raises `Refused` (429) beyond its
+        quota."""
         limit = self.settings.upload_mb_per_hour
         what = f"more than {limit} MB in an hour"
         self.take(f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", what=what)
 
     def take_pages(self, caller: str, count: int) -> None:
-        """Count pages to convert for this caller."""
+        """Count pages to convert for this caller. Raises `Refused` (429) beyond its quota."""
         limit = self.settings.pages_per_day
         what = f"more than {limit} pages in a day"
         self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", what=what)
 
     def give_back_pages(self, caller: str, count: int) -> None:
-        """Return pages that were charged but not submitted."""
+        """Give back pages that were charged but not submitted."""
         self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:
@@ -113,7 +114,8 @@ class AtOnce:
 
     @contextmanager
     def one(self, caller: str) -> Iterator[None]:
-        """Admit one action of this caller. Raises `TooManyAtOnce`: 429 if the caller has too many, 503 if all have."""
+        """Admit one action of this caller during the block. Raises `TooManyAtOnce` without waiting: 429 if the caller
+        has too many, 503 if all have."""
         with self._lock:
             if self._open[caller] >= self.each:
                 raise TooManyAtOnce(

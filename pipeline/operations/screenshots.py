@@ -35,7 +35,8 @@ class Intake(intake.Intake):
     """The result of ingesting a frame."""
 
     def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
-        """Wait until the frame is analysed or given up; None for an unknown or deleted frame.
+        """Wait until the frame is analysed or given up, and return its state; None for a frame without an id, or a
+        deleted one.
 
         Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
         """
@@ -89,17 +90,18 @@ leave_out, batch_now = acts(service.leave_out, Scope.WRITE), acts(service.batch_
 
 
 def settled(shot_ids: Sequence[int]) -> bool:
-    """Whether each of these frames was analysed, given up or deleted."""
+    """Whether each of these frames was analysed, given up or deleted. An unknown id counts as deleted."""
     return all(state in AT_REST for state in states(shot_ids).values())
 
 
 def follow(
     shot_ids: int | Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[dict[int, WorkStatus]]:
-    """Yield the states of a frame or several, until each was analysed, given up or deleted.
+    """Yield the states of a frame or several by id, changed or not, after each event of the flow and about once a
+    second, until each was analysed, given up or deleted. Unknown ids are left out.
 
-    Warns (`NoWorkerWarning`) if no worker runs. Calls `idle` about once a second. Raises `TimeoutError`
-    after `timeout_s` seconds.
+    Warns (`NoWorkerWarning`) if no worker runs. Calls `idle` about once a second. Raises `TimeoutError` after
+    `timeout_s` seconds.
     """
     context, ids = owner().context, [shot_ids] if isinstance(shot_ids, int) else shot_ids
     return watching.watch(
@@ -126,7 +128,8 @@ def timeline(
     limit: int = 500,
     before: queries.Key | None = None,
 ) -> list[Hour]:
-    """Return the latest `limit` nodes by hour and thread: events; with `derived` also knowledge, states and the like.
+    """Return the latest `limit` nodes, oldest first, by hour and thread: events; with `derived` also knowledge, states
+    and the like.
 
     `before`: only nodes earlier than the one with this time and id.
     """
@@ -168,7 +171,8 @@ rendition = reads(renditions.make)
 
 @operation(Scope.READ)
 def picture(caller: Caller, shot_id: int, *, small: bool = False) -> bytes:
-    """Return a frame as JPEG, for a screen or (`small`) a list. Raises `UserError` for a frame without a picture."""
+    """Return a frame as JPEG, in the size of a screen or (`small`) of a list. Raises `UserError` for a frame without a
+    picture."""
     return renditions.make(caller.context, shot_id, Kind.SMALL if small else Kind.LARGE)
 
 
@@ -186,16 +190,18 @@ set_active, forget = acts(service.set_active, Scope.WRITE), acts(service.forget,
 
 @operation(Scope.ADMIN)
 def exclude(caller: Caller, *, apps: Sequence[str] | None = None, titles: Sequence[str] | None = None) -> Exclusions:
-    """Stop to store frames of these programs and window titles, beside those of the settings; None: unchanged.
+    """Replace the live patterns of programs and window titles whose frames Penstock does not store; None: unchanged.
+    The patterns of the settings stay.
 
-    Takes patterns such as `*KeePass*`, in upper or lower case. Frames stored before stay.
+    A pattern such as `*KeePass*` matches in any case. Frames stored before stay. Raises `UserError` for an invalid
+    pattern.
     """
     return service.exclude(caller.context, apps=apps, titles=titles, by=caller.key_name)
 
 
 @operation(Scope.ADMIN)
 def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = ()) -> Exclusions:
-    """Exclude further programs and window titles."""
+    """Add patterns to the live exclusions of programs and window titles."""
     was = service.exclusions(caller.context)
     return exclude.by(
         caller, apps=[*was.apps, *apps] if apps else None, titles=[*was.titles, *titles] if titles else None
@@ -206,7 +212,8 @@ def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str]
 def include_again(
     caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = (), *, strict: bool = True
 ) -> Exclusions:
-    """Store frames of these programs and titles again. `strict` refuses names that are not excluded."""
+    """Remove these patterns from the live exclusions, so that Penstock stores such frames again. Raises `UserError` for
+    a pattern that is not there, unless `strict` is False."""
     was = service.exclusions(caller.context)
     left = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
     return exclude.by(caller, apps=left[0], titles=left[1])
@@ -245,7 +252,8 @@ class Replayed:
 
 @operation(Scope.WRITE, spends=True)
 def replay_letters(caller: Caller, letters: Iterable[str] | None = None, kind: str = "") -> Replayed:
-    """Replay these dead letters, such as `batch:4`, and skip other names; None: all, or all of a kind."""
+    """Replay these dead letters, such as `batch:4`; the result lists names that are not dead letters. None: replay all,
+    or all of a kind."""
     if letters is None:
         done = sum(len(replay.by(caller, each)) for each in ([kind] if kind else LetterKind))
         return Replayed(done, done, [])

@@ -37,7 +37,7 @@ class Fleet:
         self._warned = False
 
     def check(self, redis: "Redis") -> None:
-        """Check for workers; warn the waiting program the first time that none runs."""
+        """Check for workers; warn the waiting program the first time that two checks in a row find none."""
         before, self.missed = self.missed, _no_worker(redis)
         self.no_worker = self.missed if before else None
         if self.no_worker and not self._warned:
@@ -75,11 +75,11 @@ def watch(
     idle: Callable[[], object] = lambda: None,
     fleet: Fleet | None = None,
 ) -> Iterator[State]:
-    """Yield results of `read` until none of its work is `outstanding`.
+    """Yield each result of `read`, changed or not, until none of its work is `outstanding`.
 
-    `concerns` decides by an event's fields whether to read at once. Calls `idle` and checks the `fleet` about once a
-    second. Raises `TimeoutError` after `timeout_s` seconds, as `N {undone} after …`, with the text for one or for
-    several.
+    Reads after each event that `concerns` accepts by its fields, and at least once a second. Calls `idle` and checks
+    the `fleet` about once a second. Raises `TimeoutError` after `timeout_s` seconds, as `N {undone} after …`, with the
+    text for one or for several.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     fleet = fleet or Fleet()

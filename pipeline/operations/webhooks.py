@@ -20,7 +20,8 @@ def types(_: Caller) -> list[str]:
 
 @operation(Scope.ADMIN)
 def create(caller: Caller, url: str, types: Sequence[str] = (), description: str = "") -> Created:
-    """Add an endpoint for later events. `types` such as `document.completed` or `document.*`; empty: every type."""
+    """Add an endpoint for later events; return it with its secret, which no other answer contains. `types` such as
+    `document.completed` or `document.*`; empty: every type."""
     flows()
     return service.create(caller.context, url, types, description)
 
@@ -35,7 +36,8 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint, or enable or disable it. An enabled endpoint gets events from then on."""
+    """Change the given fields of an endpoint; None: unchanged. An endpoint that `active=True` enables gets events from
+    then on, not earlier ones."""
     flows()
     return service.change(caller.context, endpoint_id, url=url, types=types, active=active, description=description)
 

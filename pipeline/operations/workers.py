@@ -59,7 +59,7 @@ def workers(context: Context) -> list[Worker]:
 
 
 def _worker_of(process_id: str) -> tuple[str, str]:
-    """The name and nonce that all processes of a worker share."""
+    """Return the name and nonce in a process id, which all processes of a worker share."""
     name, _, rest = process_id.partition(":")
     return name, rest.partition(":")[2]
 
