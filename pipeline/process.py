@@ -15,7 +15,7 @@ _contexts: dict[int, Context] = {}
 
 
 def new_context(settings: Settings) -> Context:
-    """Return a new context, which the caller closes."""
+    """Return a new context of every flow; the caller disposes of its database."""
     return Context(settings, declarations, _launch)
 
 
@@ -25,7 +25,7 @@ def _launch(context: Context, dispatch: Dispatch) -> None:
 
 
 def get_context() -> Context:
-    """The context of this process."""
+    """Return the context of this process, created on first use."""
     pid = os.getpid()
     context = _contexts.get(pid)
     if context is None:
@@ -35,7 +35,8 @@ def get_context() -> Context:
 
 
 def forget_context() -> None:
-    """Start afresh, after a fork or a change of settings. What a parent process holds stays open there."""
+    """Drop this process's context, so that the next use creates another: after a fork or a change of settings.
+    Connections inherited from a parent process stay open there."""
     global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
     _lock = Lock()
     own = _contexts.pop(os.getpid(), None)

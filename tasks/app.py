@@ -94,7 +94,7 @@ def _configure_logging(**_: Any) -> None:
 @celeryd_init.connect
 @beat_init.connect
 def _keep_private(**_: Any) -> None:
-    """Make files of workers and beat private. A program that only sends messages keeps its umask."""
+    """Make new files of workers and beat private to their user. A program that only sends messages keeps its umask."""
     privacy.begin()
 
 

@@ -63,7 +63,8 @@ class GateConsumer(RefusingConsumer):
         return admission.granted
 
     def _leave(self, queue: str, wait_s: float, reason: str) -> None:
-        """Stop consuming a queue until its wait is over or a token wakes this worker."""
+        """Stop consuming a queue until a token wakes this worker, or for `wait_s` seconds, but at most
+        `LONGEST_LEAVE_S`; then check its gate again."""
         if self.task_consumer.consuming_from(queue):
             # A token in this list says that a queue may be open again.
             self.listen(WAKE_QUEUE.format(worker=identity.worker_id), self._return)
@@ -84,7 +85,8 @@ class GateConsumer(RefusingConsumer):
         self._read_in_turns()
 
     def look_at(self, queue: str) -> None:
-        """Return to a queue or leave it, by the current state of its gate, without a message and an admission."""
+        """Check a queue's gate without a message or an admission: return to the queue if the gate is open, else leave
+        it. Ignores queues of other workers."""
         consumer = self.task_consumer
         if queue not in self._left and not (consumer and _has(consumer, queue)):
             return  # a queue of other workers
@@ -113,7 +115,8 @@ class GateConsumer(RefusingConsumer):
         return iter((consumed | held_up).values())
 
     def why_not(self) -> dict[str, str]:
-        """For each queue that this worker has left: why its gate is closed or full, and for how long."""
+        """Return, for each queue that this worker has left, in words why its gate is closed or full, and for how
+        long."""
         reasons = {}
         for queue, left in self._left.items():
             gate = gate_of(queue)

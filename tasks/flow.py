@@ -64,7 +64,7 @@ class Messages:
     tail: Sequence[Signature] = ()
 
     def whole(self, numbers: Sequence[int]) -> Signature:
-        """The canvas and its tail."""
+        """Return one chain of the canvas for these numbers of places, and its tail."""
         return in_a_row(self.canvas(numbers), self.tail)
 
 
@@ -117,8 +117,9 @@ class FlowTasks:
     def replace(self, task: Any, *scopes: str) -> str:
         """Replace `task` by the messages that these scopes' rows need; its chain follows them: see `Task.replace`.
 
-        Raises `Ignore` after the replacement. Otherwise returns the reason and ends the chain: the rows need no
-        message, the gate is closed, or other messages are on their way.
+        Raises `Ignore` after the replacement, but after a replacement by a group returns the number of messages in
+        words. If nothing is sent, ends the chain and returns the reason: the rows need no message, the gate is closed,
+        other messages are on their way, or the broker is unreachable.
         """
         canvases: list[Signature] = []
         self._launch(get_context(), scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
@@ -174,7 +175,8 @@ class FlowTasks:
         return launch(Places(context.redis), [messages.wanted for messages in needed], publish)
 
     def send(self, context: Context, dispatch: Dispatch) -> None:
-        """Perform the requests of transactions for this flow."""
+        """Perform this flow's part of a transaction's requests: announce rows, launch scopes, plan a wake-up. Logs an
+        unreachable broker."""
         name = self.flow.name
         for row in dispatch.news.get(name, ()):
             self._announce(context, row)
@@ -188,7 +190,8 @@ class FlowTasks:
         self.wake_in(self.flow.next_wait_s(context))
 
     def sweep(self, absent: set[str], go_on: Callable[[], object] = lambda: None) -> int:
-        """Give back units of absent processes, and launch all runnable scopes; return the number of messages.
+        """Give back units of absent processes, launch all runnable scopes, and plan the next wake-up; return the number
+        of messages.
 
         Calls `go_on` often, because a sweep may take long.
         """
@@ -222,7 +225,8 @@ class FlowTasks:
             self.announce(scope)
 
     def wake_in(self, wait_s: float | None) -> None:
-        """Plan a wake-up of the flow in `wait_s` seconds; None: no wake-up."""
+        """Make sure that a message wakes the flow within `wait_s` seconds. None, or a wait of more than a minute: send
+        nothing, because the sweep launches due scopes."""
         self._wake_in(get_context(), wait_s)
 
     def _wake_in(self, context: Context, wait_s: float | None) -> None:
@@ -234,7 +238,7 @@ class FlowTasks:
             log.warning("wakeup.postponed", flow=self.flow.name, error=type(error).__name__)
 
     def announce(self, scope: str = "") -> None:
-        """Publish the state of a scope."""
+        """Publish the state of a scope in Redis, and wake the flows that follow events."""
         self._announce(get_context(), scope)
 
     def _announce(self, context: Context, scope: str) -> None:
@@ -280,7 +284,8 @@ _HELD: ContextVar[Dispatch | None] = ContextVar("held", default=None)
 def send(context: Context, dispatch: Dispatch) -> None:
     """Perform the requests of a committed transaction: the launcher of contexts.
 
-    During a message, keep them until its end: until then it occupies its place, so a launch would send nothing.
+    Announces its gates at once. During a message, keeps the other requests until its end: until then the message
+    occupies its place, so a launch would send nothing.
     """
     if dispatch.gates:  # at once: other workers would still call a provider that refuses
         import_module("tasks.watchdog").announce_gates(context, dispatch.gates)
@@ -295,7 +300,7 @@ def send(context: Context, dispatch: Dispatch) -> None:
 
 @contextmanager
 def _sent_at_end() -> Iterator[None]:
-    """Perform the requests of all transactions in the block once, at its end."""
+    """Collect the requests of all transactions in the block, and perform them once at its end, also after an error."""
     held = Dispatch()
     token = _HELD.set(held)
     try:
@@ -322,11 +327,11 @@ class AtWork:
 def at_work(
     task: Any, place: Place, ttl_s: float = LONGEST_WORK_S, guarded: GuardedCall | None = None
 ) -> Iterator[AtWork | None]:
-    """Take a message's place during its work; yield None if another live message has the place: then do nothing; the
+    """Hold a message's place during its work. Yield None if another live message has the place: then do nothing; the
     rest of the chain or chord follows the other message.
 
     `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives. `guarded`: the
-    call of a message that passed a gate; without work, this gives its admission back.
+    call of a message that passed a gate; without work, this gives its admission back. Raises `RedisError`.
     """
     places, holder = Places(get_context().redis), f"{identity.process_id}/{task.request.id}"
     try:
@@ -357,7 +362,8 @@ def at_work(
 
 
 def _leave_later(places: Places, place: Place, holder: str) -> None:
-    """Free a place as soon as Redis answers: otherwise it would count as taken as long as this process lives."""
+    """Start a thread that frees a place as soon as Redis answers: otherwise it would count as taken as long as this
+    process lives. Stops if the message is redelivered to this process."""
     message = holder.rpartition("/")[2]
 
     def leave() -> None:
@@ -395,7 +401,8 @@ ELSEWHERE = "another message does the work"
 
 
 def summary(settled: Settled, unit: str) -> str:
-    """A message's work for monitors: `2 nodes`, `failed, retry in 60 s`, `nothing to do`. `unit`: a singular noun."""
+    """Return a message's work in words for monitors: `2 nodes`, `failed, retry in 60 s`, `nothing to do`. `unit`: a
+    singular noun."""
     parts = [count(settled.done, unit)] if settled.done else []
     if settled.status is not None and not settled.done:
         parts.append(str(settled.status).replace("_", " "))
@@ -405,7 +412,8 @@ def summary(settled: Settled, unit: str) -> str:
 
 
 def expect(*following: Place) -> None:
-    """Note that a chain or chord, not a launch, is about to send messages for these places."""
+    """Mark these places as waiting, because a chain or chord, not a launch, is about to send their messages. A launch
+    then sends none."""
     places = Places(get_context().redis)
     for place in following:
         places.wait(place)
@@ -417,10 +425,10 @@ def owner(task: Any) -> Owner:
 
 
 def once(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Skip a message that another thread of this process works on: after a lost connection, the broker redelivers it.
+    """Decorate the body of a bound task: skip a message that another thread of this process works on, since the broker
+    redelivers it after a lost connection. A skipped message returns None and ends its chain.
 
-    Performs the requests of the message's transactions after it has freed its place. For bound tasks. A repetition
-    ends its chain.
+    Performs the requests of the message's transactions at its end, after it has freed its place.
     """
 
     @wraps(body)

@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back claims and slots of dead processes, and send missing messages; return their number.
+    """Give back claims and slots of dead processes, and send missing messages; return the number of messages. Does
+    nothing if another process took the tick.
 
     An error in one flow does not stop the others. A long sweep renews its tick, so that no second sweep starts. If it
     does not renew it for as long as a worker may be silent, it counts as dead: killed, or forgotten by Redis.
@@ -74,7 +75,7 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
 
 @app.task(name="maintenance.fail_unserved", ignore_result=True)
 def fail_unserved() -> None:
-    """Fail work that waits for a removed provider. An error in one flow does not stop the others."""
+    """Once a minute, fail work that waits for a removed provider. An error in one flow does not stop the others."""
     if not take_tick(get_context(), "unserved", 60):
         return
     for tasks in all_flow_tasks():
@@ -84,7 +85,8 @@ def fail_unserved() -> None:
 
 @app.task(name="maintenance.catch_up", ignore_result=True)
 def catch_up() -> None:
-    """Do a part of the flows' deferred work, and record late calls. An error in one flow does not stop the others."""
+    """Once a minute, do a part of the flows' deferred work, record late calls, and release money of ended work. An
+    error in one flow does not stop the others."""
     context = get_context()
     if not take_tick(context, "catch-up", 60):
         return
@@ -118,7 +120,8 @@ def record_late_calls(context: Context) -> None:
 
 @app.task(name="maintenance.launch", ignore_result=True)
 def launch_all() -> int:
-    """Send the missing messages of every flow after a gate has opened; return their number."""
+    """Send the missing messages of every flow after a gate has opened; return their number. An error in one flow does
+    not stop the others."""
     sent = 0
     for tasks in all_flow_tasks():
         with isolated("launch.failed", flow=tasks.flow.name):
@@ -128,7 +131,8 @@ def launch_all() -> int:
 
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
-    """Remove orphaned files and expired rows; return their number. An error in one flow does not stop the others.
+    """Once an hour, remove orphaned files and expired rows; return their number. An error in one flow does not stop the
+    others.
 
     Removes nothing if the data folder belongs to another database.
     """
@@ -146,5 +150,5 @@ def clean_up() -> int:
 
 
 def take_tick(context: Context, name: str, interval_s: float) -> bool:
-    """Take a tick; False if another process took one in the last 80 % of the interval."""
+    """Take a tick; False if another process took it in the last 80 % of the interval."""
     return Leases(context.redis, f"tick:{name}", limit=1).acquire(uuid4().hex, interval_s * 0.8)

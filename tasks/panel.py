@@ -15,7 +15,7 @@ def _active_queues(state: Any, **_: Any) -> Any:
 
 @inspect_command(name="gates")
 def _gates(state: Any, **_: Any) -> Any:
-    """Why a worker takes no messages from some of its queues, by queue."""
+    """In words, by queue: why a worker takes no messages from some of its queues."""
     return state.consumer.why_not()
 
 

@@ -65,7 +65,8 @@ class Identity:
         return self.has(process_id) and not _runs(int(process_id.split(":")[-2]))
 
     def begin(self, hostname: str, facts: Callable[[], Mapping[str, Any]] = dict) -> None:
-        """Start the presence, in the worker's main process before its pool forks. `facts`: what people see of it."""
+        """Give this worker its id, and start the threads that renew its presence and sync gates; at exit, give back its
+        claims. Call it in the worker's main process before its pool forks. `facts`: what people see of the worker."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
         sign(lambda: {"worker": self.process_id})
         self._renewing = threading.Thread(target=self._renew, args=(facts,), name="presence", daemon=True)
@@ -148,7 +149,8 @@ def _refuse_foreign_folder() -> None:
 
 
 def holder_of(request_id: str) -> str:
-    """The holder of a message at a gate: a second delivery, to another worker, is another holder."""
+    """Return the holder of a message at a gate: the worker with the message's id, so that a second delivery to another
+    worker is another holder."""
     return f"{identity.worker_id}/{request_id}"
 
 

@@ -8,7 +8,7 @@ from pipeline.engine import telemetry
 
 
 def begin(process: str) -> bool:
-    """Export a span for each task that this process runs or sends; False without a collector."""
+    """Export a span for each task that this process runs or sends; False without a collector, which changes nothing."""
     made = telemetry.begin(process)
     if made is None:
         return False

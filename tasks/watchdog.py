@@ -21,9 +21,11 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.watchdog", ignore_result=True)
 def watch() -> int:
-    """Open and close breakers by the calls on record, and end pauses that are over; return the number of changes.
+    """Open and close breakers by the calls on record, and end pauses that are over; return the number of changed
+    breakers and reopened queues.
 
-    Also announces every closed gate, because workers may have missed it or started since.
+    Also announces every closed gate, because workers may have missed it or started since, and advances the totals of
+    calls.
     """
     context = get_context()
     gates.sync(context)
@@ -40,7 +42,8 @@ def watch() -> int:
 
 
 def announce_gates(context: Context, queues: Collection[str]) -> None:
-    """Make all workers check the gates of these queues now, and every flow launch work that waited for a closed gate.
+    """Make all workers check the gates of these queues now, and plan a launch of all flows for the time when the first
+    gate opens.
 
     Raises nothing: workers check closed gates once a second anyway, and the sweep launches due scopes.
     """
@@ -64,7 +67,8 @@ def announce_gates(context: Context, queues: Collection[str]) -> None:
 
 
 def _broadcast(queues: Collection[str]) -> None:
-    """Like `app.control.broadcast`, but without its endless tries while the broker is unreachable."""
+    """Make all workers check the gates of these queues. Like `app.control.broadcast`, but while the broker is
+    unreachable it raises an error at once instead of trying endlessly."""
     mailbox = app.control.mailbox
     message = {
         "method": LOOK_AT_GATES,

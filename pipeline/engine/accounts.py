@@ -160,13 +160,14 @@ def counts(now: datetime) -> ColumnElement[bool]:
 
 
 def amount_of(parts: Iterable[Part], most: float) -> float:
-    """The amount to reserve. One unit counts as the whole cap at most: a cap below its price would otherwise admit no
-    work."""
+    """Return the amount to reserve for these parts. A unit counts as at most the whole cap `most` (0: no cap): a cap
+    below its price would otherwise admit no work."""
     return sum(part.units * (min(part.each, most) if most else part.each) for part in parts)
 
 
 def check(tx: ReadTx, owner: str, most: float, amount: float = 0.0) -> None:
-    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), cannot pay `amount` today."""
+    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), has spent that today, or if `amount`
+    together with its reservations exceeds the rest."""
     if not most:
         return
     today = balance(tx, owner)
@@ -191,6 +192,7 @@ def admit(
     tx: Tx, flow: str, wanted: Mapping[str, Sequence[Part]], *, unit: str = "", lasts_s: float | None = None
 ) -> None:
     """Reserve money for these items of a flow, in the transaction that takes them in: the current caller pays for them.
+    Without a caller, on this machine, no account pays from now on.
 
     Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. Ends earlier reservations of
     the same work; see `cut_off` for calls under way. `lasts_s`: how long the reservation lasts; None: as the work does.
@@ -274,9 +276,10 @@ def _end(session: Session, flow: str, items: Iterable[str], unit: str, **values:
 def ended(
     session: Session, flow: str, unfinished: Callable[[Session, Collection[str]], set[str]], owner: str = ""
 ) -> list[int]:
-    """The reservations of work that has ended, which `unfinished` leaves out; with `owner`, of this caller only.
+    """Return the row ids of open reservations whose work has ended: `unfinished` leaves it out. With `owner`, only of
+    this caller.
 
-    Returns the rows' ids: a caller may request the same work anew before they are released.
+    Ids of rows, not of items: a caller may request the same work anew before they are released.
     """
     which = and_(RESERVATIONS.c.flow == flow, RESERVATIONS.c.ends_at.is_(None))
     if owner:
@@ -337,10 +340,11 @@ def rest(session: Session, flow: str, item: str) -> list[Part]:
 
 
 def charge(session: Session, traces: Iterable[Mapping[str, Any]]) -> None:
-    """Charge calls, which this transaction records, to the last callers who asked for their work.
+    """Charge calls, which this transaction records, to the last callers who asked for their work: add charges, and
+    lower the reservations.
 
     A trace's `of`: the (item, unit) pairs that share the call in equal parts, where they differ from its own scope and
-        unit.
+    unit.
     """
     for trace in traces:
         if not trace.get("cost"):

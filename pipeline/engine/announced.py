@@ -56,13 +56,14 @@ def announced(
     outcome: str = "",
     outcomes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the last element of `__table_args__` of a model whose rows have events."""
+    """Register the events of a model's rows; return the last element of its `__table_args__`. `columns`: the columns
+    that events carry."""
     KINDS[kind] = Announced(flow, kind, states, columns, outcome, tuple(outcomes))
     return {"info": {_INFO: KINDS[kind]}}
 
 
 def word(state: IntEnum | StrEnum) -> str:
-    """A state's name in events."""
+    """Return a state's name in events: its value, or the lower-case name of a numbered state."""
     return state.value if isinstance(state, StrEnum) else state.name.lower()
 
 

@@ -70,7 +70,8 @@ def waiting(
     by: ColumnElement[Any] | None = None,
     within: FromClause | None = None,
 ) -> Iterable[tuple[Any, Waiting]]:
-    """Count the claimable units, due or not, for each value of `by` that has any.
+    """Count the claimable units, due or not; yield (value of `by`, count) for each value that has any. Without `by`,
+    the value is None.
 
     `within`: the table joined with the tables that `where` needs. If a claim changes the state, the query compares
     states alone, because indexes serve these.

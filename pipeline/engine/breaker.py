@@ -74,9 +74,11 @@ class Breaker:
         )
 
     def succeeded(self, closing: Callable[[], None] = lambda: None) -> bool:
-        """Record that the provider works: a call succeeded, or its unit was at fault. True if that closed the breaker.
+        """Record that the provider works: a call succeeded, or its unit was at fault. True if that closed the half-open
+        breaker; an open one stays open.
 
-        Calls `closing` before it closes. If that raises, it stays half-open, and the next success closes it."""
+        Calls `closing` before it closes. If that raises, it stays half-open, and the next success closes it.
+        """
         # Most calls succeed: one script reads the state and the failures.
         act = self._redis.register_script(script("breaker_worked"))
         keys = [self._state_key, self._failures_key, self._worked_key, self._key]
@@ -95,7 +97,9 @@ class Breaker:
     def failed(
         self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
     ) -> float:
-        """Record a failed call; return the seconds that this opens the breaker, or 0. `closing`: see `succeeded`."""
+        """Record a failed call; return the seconds for which this opens the breaker, 0 if it changes nothing. A
+        permanent error counts as a success: the provider works. `quota_reset`: returns when a day's quota returns.
+        `closing`: see `succeeded`."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
@@ -138,7 +142,7 @@ class Breaker:
         return 0.0
 
     def health(self, took_s: float, answers: Callable[[], bool]) -> Health:
-        """The provider's health when a call of `took_s` seconds fails.
+        """Return the provider's health when a call of `took_s` seconds fails.
 
         `answers`: asks the provider a free question; called only if the breaker opened `STUBBORN` times in a row.
         """
@@ -161,7 +165,8 @@ class Breaker:
         self._breaker.call(outcome)
 
     def open(self, seconds: float, reason: str) -> float:
-        """Open for `seconds` (0: a growing cool-down), never for less than before; return the seconds left."""
+        """Open for `seconds` (0: a cool-down that doubles with each opening in a row), never for less than before;
+        return the seconds left."""
         return self._open(seconds, reason)[0]
 
     def _opened(self, seconds: float, reason: str) -> float:
@@ -178,7 +183,8 @@ class Breaker:
         return int(left_ms) / 1000, bool(is_news)
 
     def close(self, *, keeps_streak: bool = False) -> bool:
-        """Close the breaker and end its timer, which would undo a manual close. True if it was not closed.
+        """Close the breaker and end its timer, which would undo a manual close; wake workers that wait. False if it was
+        closed already.
 
         `keeps_streak`: the next opening counts as one more in a row unless a call succeeds first.
         """

@@ -112,12 +112,13 @@ class Tries:
 
     @classmethod
     def of(cls, session: Session) -> "Tries":
-        """The claims of the session's transaction; empty if `Database.run` does not repeat it."""
+        """Return the claims of the session's transaction; empty and unconnected if `Database.run` does not repeat
+        it."""
         tries = session.info.get(cls.KEY)
         return tries if isinstance(tries, cls) else cls()
 
     def begin(self) -> None:
-        """Start another try."""
+        """Begin another try: the claims so far are those of earlier tries."""
         self._earlier.update(self._now)
         self._now.clear()
 
@@ -228,11 +229,11 @@ def anything(claimed: Iterable[Table], *open_: tuple[Table, ColumnElement[bool]]
 
 
 def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:
-    """Return the claims that an earlier delivery of the owner's message left behind.
+    """Return the ids of claims that an earlier delivery of the owner's message left behind.
 
     Its process has certainly ended, or is this process, which never works on a message twice at once
-    (`engine.deliveries`). Leaves the claims of other processes alone: they may be in a paid call. If they are dead,
-    the sweep notices.
+    (`engine.deliveries`). Leaves the claims of other processes alone: they may be in a paid call. If they are dead, the
+    sweep notices.
     """
     tries = Tries.of(session)
     rows = session.execute(_statement_of_left_behind(table), {"request": owner.request_id})

@@ -60,7 +60,7 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
 
 
 def reach(url: str) -> None:
-    """Raise `RedisError` at once if this Redis is unreachable; ordinary clients would retry for seconds."""
+    """Raise `RedisError` if this Redis does not answer the first try; ordinary clients would retry for seconds."""
     client = connect(url, retries=0)
     try:
         client.ping()
@@ -195,7 +195,7 @@ class SentinelView:
 
 
 def ask_sentinels(url: str) -> list[SentinelView]:
-    """Ask each sentinel of the URL; empty if it names none."""
+    """Ask each sentinel of the URL about its master; errors are in the views. Empty if the URL names no sentinels."""
     where = RedisUrl.parse(url)
     return [_ask(where, host, port) for host, port in where.hosts] if where.master else []
 

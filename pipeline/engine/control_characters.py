@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """The same as one line: each run of white space becomes one space."""
+    """Like `printable`, but on one line: each run of white space, line feeds too, becomes one space."""
     return printable(" ".join(text.split()))
 
 

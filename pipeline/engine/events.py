@@ -14,7 +14,7 @@ MAX_EVENTS = 10_000
 
 
 def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
-    """Append one event. While Redis is unreachable events are lost, without harm."""
+    """Append one event. If Redis is unreachable, log that and lose the event, without harm."""
     try:
         redis.xadd(STREAM, cast("Any", {"flow": flow, "event": event, **fields}), maxlen=MAX_EVENTS, approximate=True)
     except RedisError as error:
@@ -39,13 +39,14 @@ def _id_at(moment: datetime) -> str:
 
 
 def last_id(redis: "Redis") -> str:
-    """The id of the newest event, for `read`."""
+    """Return the id of the newest event, for `read`; `0-0` without events."""
     newest = cast("list[tuple[str, Any]]", redis.xrevrange(STREAM, count=1))
     return newest[0][0] if newest else "0-0"
 
 
 def read(redis: "Redis", after: str, block_s: float) -> Iterator[tuple[str, dict[str, str]]]:
-    """Events after the id `after`, oldest first. Waits up to `block_s` seconds for the first one."""
+    """Yield up to 1000 events after the id `after`, as (id, fields), oldest first. Waits up to `block_s` seconds for
+    the first one, and yields nothing without one."""
     reply = cast("Any", redis.xread({STREAM: after}, count=1000, block=max(1, int(block_s * 1000))))
     streams = reply.items() if isinstance(reply, dict) else (reply or [])
     for _, entries in streams:

@@ -20,9 +20,10 @@ class TooManyParts(ValueError):
 
 
 def loads(text: str | bytes) -> object:
-    """Parse `text`. A whole number of many hundred digits becomes infinite instead of an error.
+    """Parse JSON. A whole number of more than 400 digits becomes infinite instead of an error.
 
-    Raises `TooManyParts` and, as `json.loads` does, `ValueError` and `RecursionError`."""
+    Raises `TooManyParts`, another `ValueError` for invalid JSON, or `RecursionError`.
+    """
     check(text)
     return json.loads(text, parse_int=whole_number)
 
@@ -39,5 +40,5 @@ def check(text: str | bytes) -> None:
 
 
 def whole_number(digits: str) -> int | float:
-    """The number; infinite if it is too long for Python to convert."""
+    """Return the number; the float infinity if it has more than 400 digits, too many for Python to convert."""
     return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)

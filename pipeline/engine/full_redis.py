@@ -18,5 +18,5 @@ def _parse(response: str) -> ResponseError:
 
 
 def tell_apart() -> None:
-    """Make all clients of this process, also Celery's, raise `RedisFull`."""
+    """Make all Redis clients of this process, also Celery's, raise `RedisFull` when Redis is at its memory limit."""
     BaseParser.parse_error = staticmethod(_parse)  # type: ignore[method-assign]

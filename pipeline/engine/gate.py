@@ -115,7 +115,8 @@ class GateState:
 
     @property
     def closed(self) -> tuple[str, float, str] | None:
-        """(`operator`, `spend` or `breaker`; seconds left; reason), or None."""
+        """(`operator`, `spend` or `breaker`; seconds left, infinity until further notice; reason), or None. Used-up
+        limits do not close a gate."""
         own, shared = self.queue, self.provider
         reasons = (
             ("operator", own.operator_s, own.operator_reason),
@@ -127,7 +128,7 @@ class GateState:
 
     @property
     def closed_by(self) -> str:
-        """`operator`, `spend`, `breaker`, or empty."""
+        """`operator`, `spend` or `breaker`; empty if it is not closed."""
         return self.closed[0] if self.closed else ""
 
 
@@ -151,7 +152,8 @@ class Scope:
         version: int = 0,
         on_record: Callable[[float], Usage] | None = None,
     ) -> bool:
-        """Set limits and pauses for the next admissions; recorded usage stays. False: a newer version holds.
+        """Set limits and pauses for the next admissions; recorded usage stays. False, with nothing changed: a newer
+        version holds.
 
         `windows` None: windows and concurrency stay as they are. `concurrency` None: no limit. `fields`: pauses and
         caps; an empty text removes a field. `version`: an older one never overwrites a newer. `on_record`: returns the
@@ -178,7 +180,7 @@ class Scope:
         return bool(self._redis.hexists(self._hash, "ready"))
 
     def close(self, by: str, until_ms: int, reason: str = "") -> None:
-        """Close for an operator or a spend cap, until a time (epoch ms) or `FOR_EVER`."""
+        """Close the scope for `by`, `operator` or `spend`, until a time (epoch ms) or `FOR_EVER`."""
         self._redis.hset(self._hash, mapping={f"{by}_until": until_ms, f"{by}_reason": reason})
 
     def reopen(self, by: str) -> None:
@@ -204,10 +206,11 @@ class Gate:
         self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
 
     def admit(self, holder: str, cost: int = 1, tokens: int = 0, wake: str = "") -> Admission:
-        """Ask for a slot and room in every window. A repeated call replaces the holder's reservation.
+        """Ask for a slot and room in every window; never waits. A repeated call replaces the holder's reservation.
 
         `wake`: the worker's own list. After a refusal, a message in that list, with the queue's name as its delivery
-        tag, tells the worker to try again; `wait_s` counts the workers that wait before it."""
+        tag, tells the worker to try again; `wait_s` counts the workers that wait before it.
+        """
         return self._ask("gate_admit", holder, cost, tokens, f"{wake} {self.queue}" if wake else "")
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
@@ -249,7 +252,7 @@ class Gate:
         return [str(holder) for holder in self._redis.zrange(self.own.keys[1], 0, -1)]
 
     def inspect(self) -> GateState:
-        """The state of the gate."""
+        """Return the state of the gate, its provider's scope and its breaker, without changing it."""
         now, breaker_until, breaker_reason, *scopes = self._run("gate_look")
         half = len(scopes) // 2
 

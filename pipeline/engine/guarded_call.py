@@ -71,9 +71,11 @@ class GuardedCall:
     """Whether this has a slot or a reservation: the message's admission, or a call's stamp."""
 
     def call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
-        """Make one call; `usage_of` returns the model, input tokens and output tokens of its result.
+        """Make one call; tell breaker, gate and spend about its outcome; return its result. `usage_of` returns the
+        model, input tokens and output tokens of a result.
 
-        Raises `GateClosed` if the gate closed before the request was sent, and any error of `ask`."""
+        Raises `GateClosed` if the gate closed before the request was sent, and any error of `ask`.
+        """
         provider, _, capability = self.breaker.name.partition(":")
         with span("ai.call", provider=provider, capability=capability, queue=self.gate.queue) as note:
             try:
@@ -108,7 +110,8 @@ class GuardedCall:
         return result
 
     def _note(self, note: Callable[[], object]) -> None:
-        """Do the bookkeeping after a call. A failed write must not lose an answer that was paid for."""
+        """Do the bookkeeping after a call. Logs errors of Redis and the database, since an answer that was paid for
+        must not be lost."""
         try:
             note()
         except (RedisError, SQLAlchemyError) as error:
@@ -127,7 +130,7 @@ class GuardedCall:
             self.on_cost(cost)
 
     def _judge(self, error: UnitError, hooks: "_StampHooks") -> None:
-        """Note the provider's health: it decides whether the failure uses an attempt."""
+        """Set `error.health` to the provider's health, which decides whether the failure uses an attempt."""
         took_s = time.monotonic() - hooks.stamped_at if hooks.stamp else 0.0
         error.health = Health(took_s, None)  # unless Redis knows more
         if error.code in _OF_THE_ACCOUNT:

@@ -58,7 +58,8 @@ def digest_of(*asked: str) -> str:
 def keep(
     folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], said: Mapping[str, Any] | None
 ) -> Path | None:
-    """Write an answer to disk and fsync it. None if the disk refuses it: the database may still store it."""
+    """Write an answer to disk and fsync it; return its path. None if the disk refuses it: the database may still store
+    it. `said` None: keep the call's record only."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
@@ -70,7 +71,7 @@ def keep(
 
 
 def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
-    """The paid answer to this request, if it is not settled yet."""
+    """Return the kept answer to this request of this unit; None without one, or once it is settled."""
     beginning = _beginning(subject, digest)
     answers = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
     return next((answer for answer in answers if answer is not None and answer.said is not None), None)
@@ -82,7 +83,8 @@ def claims(folder: Path) -> set[str]:
 
 
 def late(folder: Path) -> Iterator[KeptAnswer]:
-    """Yield answers older than `LATE_S`. Removes unreadable files: their writers died while they wrote."""
+    """Yield answers older than `LATE_S`; beyond `KEPT_S`, with `said` None. Removes unreadable files: their writers
+    died while they wrote."""
     for path in _paths(folder):
         with suppress(FileNotFoundError):  # another process settled it
             age_s = time.time() - path.stat().st_mtime
@@ -114,7 +116,7 @@ def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove an answer's file."""
+    """Remove an answer's file; ignores errors."""
     with suppress(OSError):
         path.unlink()
 

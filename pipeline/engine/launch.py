@@ -66,7 +66,8 @@ class Places:
         self._shared = [DELIVERED_KEY, *PRESENCE_KEYS, _UNACKED_KEY]
 
     def reserve(self, wanted: Sequence[Wanted]) -> list[list[int]]:
-        """Reserve the places that each scope lacks, so that no other process sends for them; return their numbers."""
+        """Reserve the places that each scope lacks, so that no other process sends for them; return the reserved
+        numbers of each, in the order of `wanted`."""
         if not wanted:
             return []
         keys = [*self._shared, *(_key(need.scope) for need in wanted)]
@@ -76,7 +77,8 @@ class Places:
         return cast("list[list[int]]", self._run("place_reserve", keys, arguments))
 
     def begin(self, place: Place, holder: str, ttl_s: float, dead_holder: str = "") -> str:
-        """Take the place of an arrived message. Returns "", or the place's other live holder: then drop the message.
+        """Take the place of an arrived message. Return "" if that succeeded, or the place's other live holder: then
+        drop the message.
 
         `holder`: `process/message`. `dead_holder`: a holder that the caller knows is dead; pass it on the second try.
         """
@@ -96,7 +98,7 @@ class Places:
             return {scope for scope, exists in zip(scopes, pipe.execute(), strict=True) if exists}
 
     def leave(self, place: Place, holder: str) -> None:
-        """Free the holder's place after its message's last work."""
+        """Free the place after its message's last work, if this holder has it."""
         self._redis.register_script(script("place_leave"))(
             keys=[_key(place.scope)], args=[f"{place.queue}|{place.number}", holder]
         )

@@ -9,7 +9,7 @@ from redis import Redis
 
 @cache
 def script(name: str, package: str = "pipeline.engine") -> str:
-    """The text of `lua/{name}.lua`: one atomic act."""
+    """Return the text of a package's `lua/{name}.lua`: one atomic act."""
     return (files(package) / "lua" / f"{name}.lua").read_text()
 
 

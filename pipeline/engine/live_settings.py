@@ -78,7 +78,7 @@ def text_of(value: Any) -> str:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least` to `most`."""
+    """Return a parser of whole numbers from `least` to `most`, which raises `ValueError`."""
 
     def read(text: str) -> int:
         try:
@@ -93,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def amount(text: str) -> float:
-    """Parse an amount of money, 0 or more."""
+    """Parse an amount of money, 0 or more. Raises `ValueError`."""
     try:
         number = float(text)
     except ValueError:
@@ -104,7 +104,7 @@ def amount(text: str) -> float:
 
 
 def windows(text: str) -> str:
-    """Parse limits; return their shortest form."""
+    """Parse limits; return them in their shortest form, as text. Raises `ValueError`."""
     return format_windows(parse_windows(text))
 
 
@@ -139,7 +139,7 @@ def of_fields(prefix: str, own: BaseModel, help_of: Mapping[str, str]) -> dict[s
 
 
 def with_changes(own: Section, live_values: Iterable["Value"]) -> Section:
-    """A section of the settings with its live changes."""
+    """Return a copy of a section of the settings with its live changes; without any, the section itself."""
     changed = {value.key.partition(".")[2]: value.value for value in live_values if not value.is_default}
     return own.model_copy(update=changed) if changed else own
 
@@ -155,7 +155,8 @@ def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
 
 
 def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]:
-    """The values of all known settings by these rows. The default is the fleet's, if it has published one."""
+    """Return the values of all known settings by these rows; an invalid row leaves the default in force, with an
+    `error`. The default is the fleet's, if it has published one."""
     defaults, settings = _defaults(rows), []
     for key, live in known.items():
         default = defaults.get(key, live.default)
@@ -180,12 +181,12 @@ def _note_of(rows: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def note(tx: Tx, key: str, reason: str, by: str) -> None:
-    """Record who changed a setting, and why."""
+    """Record the time, the author and the reason of a setting's last change."""
     put(tx, NOTE + key, {"at": tx.now.isoformat(), "by": by, "reason": reason})
 
 
 def unknown(key: str, known: Iterable[str]) -> UserError:
-    """The error for an unknown key, with the nearest known one."""
+    """Return the `UserError` for an unknown key, with the nearest known one. Does not raise it."""
     near = get_close_matches(key, list(known), n=1)
     meant = f" (did you mean {near[0]}?)" if near else ""
     return UserError(f"there is no live setting {key}{meant}; see `penstock settings list`", code="unknown_setting")
@@ -233,7 +234,7 @@ def bump(tx: Tx) -> None:
 
 
 def put(tx: Tx, key: str, value: Any) -> None:
-    """Write one row."""
+    """Write one row, with `value` as JSON, and raise the rows' version."""
     bump(tx)
     # An upsert, since several processes may write at once.
     upsert(tx, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": tx.now}])

@@ -18,7 +18,8 @@ _signature: list[Callable[[], Mapping[str, str]]] = []
 
 
 def sign(who: Callable[[], Mapping[str, str]]) -> None:
-    """Add these fields, which name the writer, to every line of this process and of its forks."""
+    """Add the fields that `who` returns, which name the writer, to every line of this process and of its forks;
+    replaces an earlier `who`."""
     _signature[:] = [who]
 
 

@@ -2,13 +2,13 @@
 
 
 def count(number: int, noun: str) -> str:
-    """`1 page`, `2 pages`, `3 batches`."""
+    """Return a number with its noun: `1 page`, `2 pages`, `3 batches`, `1,000 songs`."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 
 def duration(seconds: float | None) -> str:
-    """`0.9 s`, `41 s`, `3 min 20 s`, `2 h 5 min`."""
+    """Return a time in words, `0.9 s`, `41 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; a dash for None."""
     if seconds is None:
         return "–"
     if seconds < 60:

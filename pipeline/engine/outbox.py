@@ -134,7 +134,8 @@ def newest(
     before: int | None = None,
     limit: int,
 ) -> list[Event]:
-    """Events of these types or patterns, newest first. `before`: only events with a lower number."""
+    """Return up to `limit` events of these types or patterns, newest first; empty arguments match all. `before`: only
+    events with a lower number."""
     c = EVENTS.c
     query = select(EVENTS).order_by(c.seq.desc()).limit(limit)
     for column, wanted in ((c.flow, flow), (c.scope_id, scope_id)):
@@ -153,13 +154,13 @@ def _of_type(pattern: str) -> ColumnElement[bool]:
 
 
 def one(session: Session, seq: int) -> Event | None:
-    """An event by its number; None if retention has removed it."""
+    """Return an event by its number; None if retention has removed it, or it does not exist yet."""
     row = session.execute(select(EVENTS).where(EVENTS.c.seq == seq)).one_or_none()
     return view_of(Event, row) if row else None
 
 
 def between(session: Session, since: datetime, until: datetime) -> Iterator[Event]:
-    """Events from `since` to before `until`, in order."""
+    """Yield events from `since` to before `until`, in order, read while the session is open."""
     query = select(EVENTS).where(EVENTS.c.created_at >= since, EVENTS.c.created_at < until).order_by(EVENTS.c.seq)
     for rows in session.execute(query.execution_options(yield_per=500)).partitions():
         yield from (view_of(Event, row) for row in rows)

@@ -52,7 +52,7 @@ class Presence:
             self._pools.acquire(process_id, ttl_s)
 
     def leave(self, *ids: str) -> None:
-        """Remove these workers or processes."""
+        """Remove the presence of these workers or processes at once."""
         self._workers.release(*ids)
         self._pools.release(*ids)
         if ids:
@@ -82,10 +82,12 @@ class Presence:
         return wanted & (self.alive() | self._pools.holders()) if wanted else set()
 
     def missed_twice(self, processes: Iterable[str], within_s: float = 60, apart_s: float = 0) -> set[str]:
-        """The processes among these that are absent now and were at the last call, if that was within `within_s`.
+        """Return the processes among these that are absent now and were absent at the last call, if that was within
+        `within_s` seconds.
 
         Twice, because Redis may just have been emptied, or the process started: by the next call a live one is present.
-        Because two calls may follow each other closely, the first miss counts after `apart_s` only.
+        Because two calls may follow each other closely, a process must be absent for `apart_s` seconds since its first
+        miss. Each call forgets processes that it was not asked about.
         """
         wanted = set(processes)
         if not wanted:

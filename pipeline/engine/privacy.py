@@ -19,7 +19,8 @@ def begin() -> None:
 
 
 def users_mode(full: int) -> int:
-    """Apply the umask that this process started with to `full` (0o666 for a file, 0o777 for a folder)."""
+    """Return the mode `full` (0o666 for a file, 0o777 for a folder) less the umask with which this process started,
+    before `begin`."""
     if _users_umask:
         return full & ~_users_umask[0]
     current = os.umask(_OTHERS)
@@ -63,10 +64,11 @@ def is_open(path: Path) -> bool:
 
 
 def close(folder: Path, inside: tuple[str, ...] = ()) -> bool:
-    """Take all rights of other users off a folder of this user; return whether they have none. It may be missing.
+    """Take all rights of other users off a folder of this user; return whether they have none now. A missing folder
+    counts as closed.
 
     Leaves shared folders such as /tmp, the user's home and other users' folders unchanged. In these it closes the
-    entries named in `inside` instead.
+    entries named in `inside` instead, and returns False.
     """
     if not is_open(folder):
         return True

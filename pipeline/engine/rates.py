@@ -24,7 +24,8 @@ class TooMany(Exception):  # an event, not a defect
 
 
 def take(redis: "Redis", name: str, rate: Rate, units: int = 1) -> None:
-    """Take `units` from the bucket `name`. Raises `TooMany`, having taken nothing, or `RedisError`."""
+    """Take `units` from the bucket `name`; negative units give back. Raises `TooMany`, having taken nothing, or
+    `RedisError`."""
     act = redis.register_script(script("rate_take"))
     each_us = max(1, int(rate.per_s * 1_000_000 / rate.limit))
     wait_ms = int(act(keys=[f"penstock:rates:{{{name}}}"], args=[each_us, rate.limit, units]))

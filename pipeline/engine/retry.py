@@ -61,7 +61,8 @@ class Policy:
         return len(self.backoff_s) + 1
 
     def wait_s(self, attempt: int) -> float:
-        """The wait after attempt number `attempt` (1-based)."""
+        """Return the wait in seconds after attempt number `attempt` (1-based), with random jitter. Beyond the last
+        wait, repeats that."""
         if not self.backoff_s:
             return _NO_TABLE_S
         wait = self.backoff_s[min(attempt, len(self.backoff_s)) - 1]
@@ -72,7 +73,7 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: 
     """Decide about a unit whose attempt number `attempt` (1-based) ended in `error`.
 
     A server's Retry-After overrides any table. Permanent errors are never retried. A failure of the provider (not of
-    the unit) uses no attempt, however long it lasts.
+    the unit) uses no attempt, however long it lasts. An unwanted result gives the unit back.
     """
     if error.kind is ErrorKind.CANCELLED:
         return Drop()

@@ -22,12 +22,13 @@ def clean() -> None:
 
 
 def program(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of our modules; with `environment`."""
+    """Return the command line, for a subprocess, that runs one of our modules; use it with `environment`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def environment() -> dict[str, str]:
-    """Environment variables for a child process, so that it imports the same Penstock and no stray module."""
+    """Return all environment variables for a child process, with `PYTHONPATH` changed so that it imports the same
+    Penstock and no stray module."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if not _is_root(entry) and not is_stray(entry)]
     wanted = kept if ROOT in _installed() else [ROOT, *kept]

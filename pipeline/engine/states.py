@@ -47,14 +47,15 @@ class Machine(Generic[State, Event]):
         return type(state)(status).name
 
     def sources(self, event: Event) -> dict[State, State]:
-        """The states that may take `event`, each with its next state."""
+        """Return the states that may take `event`, each with its next state. Raises `IllegalTransition` for an event
+        without transitions."""
         moves = {before: after for (before, name), after in self.legal.items() if name == event}
         if not moves:
             raise IllegalTransition(f"{self.name}: no transition is called {event.value}", code="illegal_state")
         return moves
 
     def change(self, table: Table, event: Event) -> tuple[ColumnElement[bool], ColumnElement[Any] | State]:
-        """(the condition for rows that may take `event`, their next state)."""
+        """Return (the condition for rows that may take `event`, their next state), for an UPDATE."""
         moves = self.sources(event)
         targets = set(moves.values())
         new: ColumnElement[Any] | State = targets.pop()
@@ -64,7 +65,8 @@ class Machine(Generic[State, Event]):
         return or_(*(table.c.status == before for before in moves)), new
 
     def move(self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any) -> int:
-        """Move the rows that match `where` and may take `event`; return their number.
+        """Move the rows that match `where` and may take `event`, with further column `values`; return their number.
+        Ignores rows that may not.
 
         One UPDATE compares and sets: of two callers, one wins and the other gets 0.
         """
@@ -114,7 +116,7 @@ class Machine(Generic[State, Event]):
     def move_held(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
     ) -> int:
-        """Like `move_each`, but return how many moved because their claims still held."""
+        """Like `move_each`, but skip rows whose claims were lost; return how many moved."""
         if not rows:
             return 0
         columns = tuple(name for name in rows[0] if name not in {"id", "claim_id"})

@@ -68,12 +68,12 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def storable(text: str) -> str:
-    """Put a replacement character for each character that a database or a file refuses."""
+    """Replace NUL and lone surrogates, which a database or a file refuses, by U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
 
 
 def mentions(column: ColumnElement[str], words: str) -> ColumnElement[bool]:
-    """Condition: a column contains these words, in upper or lower case as the database knows it.
+    """Condition: a column contains `words` as one text, in upper or lower case as the database knows it.
 
     The words may have any length: SQLite's LIKE refuses more than 50,000 bytes.
     """
@@ -89,7 +89,7 @@ def table_of(model: type[Any]) -> Table:
 
 
 def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows, all with the same columns. A row replaces the one with its primary key."""
+    """Insert rows, at least one, all with the same columns. A row replaces the one with its primary key."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     # Rows as parameters: a statement with thousands of values takes longer to compile than to run.
     statement = insert(table)

@@ -101,7 +101,7 @@ def message_of(error: Exception) -> str:
 
 
 def preview(text: str) -> str:
-    """The beginning of a text, for people who read traces."""
+    """Return the first `PREVIEW_CHARS` characters of a text, for people who read traces."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
 
 
@@ -111,7 +111,8 @@ def unsay(session: Session, *which: ColumnElement[bool]) -> None:
 
 
 def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool = False) -> bool:
-    """Write a call's row, also if its result is discarded: it was paid for. Does nothing without a trace.
+    """Write a call's row, also if its result is discarded, and charge the callers: it was paid for. Does nothing
+    without a trace.
 
     Returns whether the row is new: a repeated transaction finds its own. `deleted`: the call's subject was deleted
     during the call, so the row keeps no texts. The commit of the row removes the file `trace["kept"]`.
@@ -120,7 +121,7 @@ def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool =
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Write the rows of several calls, and charge the callers. Returns the keys of the new rows."""
+    """Write the rows of several calls, and charge the callers. Return the `call_id`s of the new rows."""
     if not traces:
         return set()
     session.info.setdefault(_KEPT, []).extend(trace["kept"] for trace in traces if trace.get("kept"))

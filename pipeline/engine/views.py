@@ -42,13 +42,14 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
 
 
 def money(amount: float) -> str:
-    """A cost in its provider's currency: four decimals, or two significant digits below 0.001."""
+    """Write a cost, without a currency: four decimals, or two significant digits below 0.001."""
     digits = 4 if amount == 0 or amount >= 0.001 else 1 - floor(log10(amount))
     return f"{amount:.{digits}f}"
 
 
 def plain(value: Any) -> Any:
-    """A view, or a container of views, as JSON types: numbered states by name, times in ISO format, paths as text."""
+    """Return a view, or a container of views, as JSON types: views as dicts, numbered states by name, times in ISO
+    format, paths as text."""
     if is_dataclass(value) and not isinstance(value, type):
         shown = (field.name for field in fields(value) if not field.metadata.get(PASSING))
         return {name: plain(getattr(value, name)) for name in shown}

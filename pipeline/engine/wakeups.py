@@ -9,7 +9,8 @@ MAX_DELAY_S = 60.0
 
 
 def plan_wakeup(redis: "Redis", flow: str, delay_s: float) -> bool:
-    """Note a wake-up of `flow` in `delay_s` seconds; return whether it needs a message, because none comes as early."""
+    """Note a wake-up of `flow` in `delay_s` seconds. Return whether the caller must send a message for it: False if
+    another comes as early, or the delay exceeds `MAX_DELAY_S`."""
     if delay_s > MAX_DELAY_S:
         return False
     plan = redis.register_script(script("wakeup"))

@@ -16,7 +16,7 @@ NAMED = PlainSerializer(lambda state: state.name, return_type=str)
 
 
 def example(**values: Any) -> ConfigDict:
-    """`VIEW` with an example of an answer."""
+    """Return `VIEW` with an example of an answer, which has these `values`."""
     return ConfigDict(**VIEW, json_schema_extra={"examples": [values]})
 
 

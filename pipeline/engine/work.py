@@ -182,8 +182,8 @@ def claim(
 ) -> list[Any]:
     """Claim up to `limit` due units of a locked scope; return their rows in the order of claiming.
 
-    Units with earlier attempts are claimed one at a time: a unit that kills its worker must not spend the
-    attempts of other units claimed with it. `parameters`: see `engine.claims.take`.
+    With a `limit` above 1, claims units without attempts, or else a single one with attempts: a unit that kills its
+    worker must not spend the attempts of other units claimed with it. `parameters`: see `engine.claims.take`.
     """
     claimable, untried = _conditions_of_claim(work, scope.id is None)
     given = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
@@ -237,7 +237,8 @@ def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
 
 
 def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
-    """Write the outcomes of units of a locked scope whose claims still hold; then update the scope (`work.after`)."""
+    """Write the outcomes of units of a locked scope whose claims still hold, and ignore the others; then update the
+    scope (`work.after`). An error decides by `engine.retry.decide` whether its unit waits, is given back, or fails."""
     # The UPDATE of a single unit names its claim, and reports whether that held: no query needed before.
     owned = held(tx, work, outcomes) if len(outcomes) > 1 else {outcome.unit.id for outcome in outcomes}
     pasts = _pasts(tx, work, outcomes)
@@ -328,7 +329,8 @@ def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any
 def give_back(
     tx: Tx, work: Work, scope: Any, which: ColumnElement[bool], *, counts: bool = True, reason: str = ""
 ) -> Changes:
-    """Give back the held units of a locked scope that match `which`; give up those whose attempts are used up.
+    """Give back the held units of a locked scope that match `which`; fail those whose attempts are used up; then update
+    the scope (`work.after`).
 
     `counts`: whether the attempt counts; pass False if the unit did not fail, for example when a worker ends. The
     attempt of a unit with a kept answer never counts.
@@ -379,8 +381,8 @@ def give_back_earlier(tx: Tx, work: Work, scope: Any, owner: Owner) -> Changes:
 
 
 def free_lost(db: Transactions, work: Work, absent: Iterable[str]) -> dict[Any, Counter[str]]:
-    """Give back units of these absent processes and units beyond their lease; count the stuck units of each scope by
-    state.
+    """Give back units of these absent processes, and units beyond their lease. Return, for each scope, the number of
+    its units that were given back or failed, by their former state.
 
     An error in one scope does not stop the others.
     """
@@ -439,7 +441,7 @@ def holders(session: Session, work: Work) -> set[str]:
 
 
 def next_due(tx: ReadTx, work: Work, *where: ColumnElement[bool]) -> float | None:
-    """Seconds until the next waiting unit is due; None if none waits."""
+    """Return the seconds until the next waiting unit is due; None if none waits. Ignores units that are due already."""
     table = work.table
     query = select(func.min(table.c.next_run_at)).where(work.waits(table.c.next_run_at > tx.now), *where)
     first = tx.execute(query).scalar()

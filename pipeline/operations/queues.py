@@ -18,6 +18,7 @@ close_breaker = acts(queue_control.close_breaker, Scope.ADMIN)
 
 @operation(Scope.READ)
 def resume_at(caller: Caller) -> dict[str, datetime | None]:
-    """Return the time when each closed queue reopens, from the hash `penstock:queues:resume_at`; None: on resume."""
+    """Return when each closed queue reopens, from the hash `penstock:queues:resume_at`, which may be some seconds old;
+    None: when it is resumed. Queues that are not closed are missing."""
     queue_views.require_online(caller.context)
     return resuming.resume_at(caller.context)

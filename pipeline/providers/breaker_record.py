@@ -62,7 +62,7 @@ def _at(ms: int) -> datetime:
 
 
 def read(rows: Mapping[str, str], name: str) -> BreakerRecord:
-    """Return the record of a breaker from the rows of `system_settings`."""
+    """Return the record of a breaker from the rows of `system_settings`; a closed one without a row."""
     row = rows.get(PREFIX + name)
     return BreakerRecord(**json.loads(row)) if row else BreakerRecord()
 
@@ -74,7 +74,8 @@ def profile_digest(profile: ProviderProfile) -> str:
 
 
 def write(tx: Tx, name: str, until: int, reason: str, profile: str = "") -> None:
-    """Record that a breaker opened, or with `until` 0 that it closed."""
+    """Record that a breaker opened until `until` (epoch ms), or with 0 that it closed, together with the newest call on
+    record."""
     live.bump(tx)  # locks out other writers: their next read includes this record
     newest = tx.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
     rows = live.stored(tx)

@@ -24,9 +24,10 @@ CHARS_A_TOKEN = 4
 
 
 def of_call(tx: ReadTx, provider: str, model: str, operation: str) -> float:
-    """Estimate one call of this operation: the most tokens of recent calls, at this model's price.
+    """Return an estimate of the cost of one call of this operation: the most tokens of recent calls, at this model's
+    price.
 
-    Returns the highest estimate of the provider and its fallbacks; 0 if none has a price.
+    It is the highest estimate of the provider and its fallbacks; 0 if none has a price.
     """
     dearest, seen = 0.0, set[str]()
     while (profile := tx.settings.providers.get(provider)) is not None and provider not in seen:
@@ -38,7 +39,7 @@ def of_call(tx: ReadTx, provider: str, model: str, operation: str) -> float:
 
 
 def of_text(settings: Settings, provider: str, model: str, characters: int) -> float:
-    """Estimate the cost of embedding a text of this length."""
+    """Estimate the cost of embedding a text of this length; 0 without a price."""
     profile = settings.providers.get(provider)
     price = profile.price(model or registry.model_name(settings, provider)) if profile else None
     return price.of(-(-characters // CHARS_A_TOKEN), 0) if price else 0.0

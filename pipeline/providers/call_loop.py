@@ -34,7 +34,8 @@ class _Calls:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the coroutine's result; interrupting the waiting thread cancels it."""
+    """Run a coroutine in the loop of this process's calls, and wait for its result; interrupting the waiting thread
+    cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
     try:
         return future.result()
@@ -43,7 +44,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def at_gate(hook: Callable[[], None]) -> asyncio.Future[None]:
-    """Call a request hook in a thread, since it asks Redis and may wait for its turn. The loop serves other calls."""
+    """Call a request hook in a thread, since it asks Redis and may wait for its turn; return a future for the loop's
+    coroutine to await."""
     return asyncio.get_running_loop().run_in_executor(_calls.gates, hook)
 
 
@@ -53,7 +55,8 @@ def is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def drop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close resources of `loop`; keep a parent process's resources open, since closing would disturb the parent."""
+    """Close resources of `loop` soon; keep a parent process's resources open, since closing would disturb the
+    parent."""
     if is_running(loop):
         asyncio.run_coroutine_threadsafe(close(), loop)
     else:

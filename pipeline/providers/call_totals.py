@@ -47,7 +47,7 @@ class Total:
 
 
 def totals(context: Context) -> list[Total]:
-    """Return the totals of all calls ever recorded. Later results are never lower."""
+    """Return the totals of all calls ever recorded, by kind and latency. Later results are never lower."""
     with context.db.read() as session:
         counted = session.execute(select(func.max(CURSOR.c.counted_to))).scalar() or 0
         # By both: the number lets the database start at the right row, and the subquery is as current as the totals.

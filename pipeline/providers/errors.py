@@ -114,13 +114,15 @@ class Target:
 def unit_error(
     target: Target, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None
 ) -> UnitError:
-    """Return an error of `target`, whose message has at most `MAX_MESSAGE` characters, without keys and images."""
+    """Return (do not raise) an error of `target`, whose message has at most `MAX_MESSAGE` characters, without keys and
+    images."""
     text = clean(f"provider '{target.provider}' {message}", target.secret)
     return UnitError(text, kind=kind, code=code, retry_after_s=retry_after_s)
 
 
 def from_exception(error: Exception, target: Target, now: datetime) -> UnitError:
-    """Return the error for an SDK exception, or the `TimeoutError` of a call at its limit. `now`: with a time zone."""
+    """Return (do not raise) the `UnitError` for an SDK exception, or for the `TimeoutError` of a call at its limit.
+    `now`: with a time zone."""
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         message = f"did not finish within {target.timeout_s:g} s (raise {target.env}TIMEOUT_S if it needs longer)"
         return unit_error(target, message, kind=ErrorKind.TRANSIENT, code="timeout")
@@ -133,7 +135,8 @@ def from_exception(error: Exception, target: Target, now: datetime) -> UnitError
 
 
 def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Target, now: datetime) -> UnitError:
-    """Return the error for a reply with an error status. Header names must ignore case, or be in lower case."""
+    """Return (do not raise) the `UnitError` for a reply with an error status. Header names must ignore case, or be in
+    lower case."""
     facts = read_error(body)
     kind, code = classify(status, facts)
     if target.is_own_model and code in {"not_found", "forbidden"}:
@@ -223,7 +226,7 @@ def _quota_ids(details: list[dict[str, object]]) -> Iterator[str]:
 
 
 def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, *, limited: bool) -> float | None:
-    """Return the seconds that the server asks to wait, at most `MAX_WAIT_S`; None if it does not say.
+    """Return the seconds that the server asks to wait, from 0 to `MAX_WAIT_S`; None if it does not say.
 
     `limited`: the call hit a limit. Reset times come with every reply, and count only then.
     """

@@ -15,7 +15,8 @@ def stand_in_queue(provider: str) -> str:
 
 
 def stand_in(context: Context, provider: str, capability: str, *, local: bool) -> str:
-    """Return the provider that does `provider`'s work now: its fallback, if only its own breaker is open.
+    """Return the provider that does `provider`'s work now: its fallback while its own breaker is open and the
+    fallback's is not, else `provider`.
 
     `local`: whether the work can be done without any service; otherwise a provider that falls back to `local` waits.
     """

@@ -52,7 +52,8 @@ def all_gates(context: Context) -> list[Gate]:
 
 
 def breaker(context: Context, name: str) -> Breaker:
-    """Return a breaker by its name, `provider:capability`, created once per process: creation asks Redis four times."""
+    """Return a breaker by its name, `provider:capability`, created once per process: creation asks Redis four times.
+    Raises `KeyError` for an unknown provider; see `require_breaker`."""
     key = ("breaker", name)
     if key not in context.cache:
         profile = context.settings.providers[name.partition(":")[0]]
@@ -93,7 +94,8 @@ def _answers(settings: Settings, provider: str) -> bool:
 
 
 def live_values(context: Context) -> dict[str, live.Value]:
-    """Return every live setting in force, by key; a queue's default limits may follow `queue_rate_limit_max`."""
+    """Return every live setting in force, by key. A queue's default limits may follow a setting such as
+    `queue_rate_limit_max`, so they may differ from `live_settings`."""
     with context.db.read() as session:
         return _in_force(context, live.values(session, context.gates.live_settings))
 
@@ -122,7 +124,8 @@ def publish_defaults(context: Context) -> None:
 
 
 def close_after_changes(context: Context) -> None:
-    """Close breakers that opened with another address, model or key than those in force now."""
+    """Close breakers that opened with another address, model or key than those in force now, in the database and, if it
+    is reachable, in Redis."""
     with context.db.read() as session:
         rows = live.stored(session)
     for name in context.gates.breakers:
@@ -136,7 +139,7 @@ def close_after_changes(context: Context) -> None:
 
 
 def sync(context: Context) -> bool:
-    """Correct Redis if the database differs; return whether it did.
+    """Correct Redis if the database differs; return whether it did. Raises `RedisError`.
 
     The configuration carries the version of the rows, and an older version never overwrites a newer one.
     """
@@ -242,9 +245,11 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
 def remember_breaker(
     context: Context, name: str, state: BreakerState | None, why: str = "", *, profile: str = ""
 ) -> None:
-    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`.
+    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`; publish that
+    as an event.
 
-    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed.
+    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed. Does not
+    change the breaker in Redis.
     """
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
@@ -254,7 +259,7 @@ def remember_breaker(
 
 
 def publish_breaker(context: Context, name: str, state: str, reason: str = "") -> None:
-    """Publish an event: a breaker is open, half-open or closed."""
+    """Log, and publish in Redis, that a breaker is open, half-open or closed."""
     fields = {"state": state} | ({"reason": reason} if reason else {})
     events.publish(context.redis, "gates", "breaker", breaker=name, **fields)
     log.warning("breaker.changed", breaker=name, **fields)
@@ -267,7 +272,8 @@ def _breaker_changed(context: Context, name: str, state: BreakerState | None) ->
 
 
 def closed_because(context: Context, queue: str) -> str:
-    """Return why a queue's gate is closed, in words; empty if it is open, or Redis is down."""
+    """Return why a queue's gate is closed, in words; empty if it is open, the queue has no gate, or Redis is down.
+    Used-up limits do not close a gate."""
     queue_facts = context.gates.queues.get(queue)
     if queue_facts is None:
         return ""
@@ -287,7 +293,7 @@ def closed_because(context: Context, queue: str) -> str:
 
 
 def is_open(context: Context, provider: str, capability: str) -> bool:
-    """Whether a provider's breaker is open now; False if Redis is down."""
+    """Whether a provider's breaker is open now. False if it is half-open, or Redis is down."""
     try:
         return breaker(context, f"{provider}:{capability}").inspect().state == "open"
     except RedisError:
@@ -304,7 +310,7 @@ def require_breaker(context: Context, name: str) -> Breaker:
 
 
 def live_settings(context: Context) -> list[live.Value]:
-    """Return every live setting."""
+    """Return every live setting as stored, or with its default."""
     with context.db.read() as session:
         return live.values(session, context.gates.live_settings)
 

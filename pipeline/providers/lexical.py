@@ -26,7 +26,7 @@ class LexicalEmbeddings:
     model = f"lexical-{DIMS}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each text. Raises `UnitError` for an empty text."""
+        """Return one vector of length 1 for each text. Raises `UnitError` for an empty text."""
         if any(not text.strip() for text in texts):
             raise UnitError("an empty text has no vector", kind=ErrorKind.PERMANENT, code="empty_input")
         return Vectors([_vector(text) for text in texts], self.model)

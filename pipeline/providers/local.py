@@ -39,19 +39,21 @@ class LocalConverter:
         self._limits = page_limits(chosen.page_timeout_s, chosen.reader_memory_mb, self._options.threads)
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """Return the document's profile as JSON; empty for pictures. Raises `UnitError` as `Pages.survey` does."""
+        """Return the document's profile as JSON, for `open`; empty for pictures. Calls `tick` twice a second. Raises
+        `UnitError`."""
         with Pages(source, self._limits, self._options) as opened:
             return opened.survey(pages, tick)
 
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
-        """Return a reader over a PDF, PNG, JPEG, WebP or TIFF file, which its first page opens."""
+        """Yield a reader over a PDF, PNG, JPEG, WebP or TIFF file. Only its first `convert` starts a child process and
+        opens the file; leaving the block ends the child."""
         with Pages(source, self._limits, self._options, survey, self._scratch) as pages:
             yield _LocalReader(pages)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
         """Return (key, prompt hash), hex. The key changes with the file's size or modification time, not only with its
-        content: hashing a file would cost more than the free conversion that it saves."""
+        content: hashing a file would cost more than the free conversion that it saves. Raises `OSError`."""
         options = self._options
         facts = [
             LOCAL,
@@ -75,7 +77,8 @@ class _LocalReader:
         self._pages = pages
 
     def convert(self, page: PageRef) -> Answer:
-        """Return the Markdown of one page, with its layout. Raises `UnitError` as `Pages.convert` does."""
+        """Return the Markdown of one page, with its layout, from the child process. Raises `UnitError`, also for a page
+        that takes too long or too much memory."""
         started = time.monotonic()
         page_read = self._pages.convert(page.number, page.image, page.pictures)
         took_ms = round((time.monotonic() - started) * 1000)

@@ -81,7 +81,11 @@ class ProviderExecutor:
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
-        """Execute one job as docs/reference/node-protocol.md specifies for its capability. Raises `UnitError`."""
+        """Execute one job, and return its result with its attachments, as docs/reference/node-protocol.md specifies for
+        its capability.
+
+        Raises `UnitError`: `MODEL_NOT_AVAILABLE` for faults of this node, where another may succeed.
+        """
         known = self._models.get(capability, ())
         if model not in {"", *known} and ANY_MODEL not in known:
             raise UnitError(

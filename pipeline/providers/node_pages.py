@@ -135,7 +135,8 @@ class _NodeReader:
         self._nodes = nodes
 
     def convert(self, page: PageRef) -> Answer:
-        """Return the Markdown of one page, with its layout if the node provides it. Raises `UnitError`."""
+        """Return the Markdown of one page, with its layout if the node provides it; save its pictures if `page` names a
+        folder. Raises `UnitError`, and `TruncatedAnswer` if the answer is incomplete."""
         image, media_type = read_image(page)
         body = {"number": page.number, "pictures": page.pictures is not None}
         reply = self._nodes.ask(Capability.PAGE, body, [(Attachment(media_type=media_type, size=len(image)), image)])

@@ -93,14 +93,16 @@ class Nodes:
         system: str = "",
         json_schema: dict[str, object] | None = None,
     ) -> Answer:
-        """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
+        """Answer `prompt` about `images`, at least one, all of one of `MEDIA_TYPES`. Not every node can make its model
+        follow `json_schema`, so check the answer. Raises `UnitError`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self.error("takes PNG, JPEG and WebP pictures only", kind=ErrorKind.PERMANENT, code="bad_image")
         pictures = [(Attachment(media_type=media_type, size=len(image)), image) for image in images]
         return self._answer(Capability.VISION, prompt, system, json_schema, pictures)
 
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
-        """Answer `prompt`. Not every node can make its model follow `json_schema`, so check the answer."""
+        """Answer `prompt`. Not every node can make its model follow `json_schema`, so check the answer. Raises
+        `UnitError`."""
         return self._answer(Capability.TEXT, prompt, system, json_schema, ())
 
     def _answer(
@@ -122,7 +124,8 @@ class Nodes:
         return Answer(text, self.model_of(result), usage, reply.latency_ms, result.truncated)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`."""
+        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`, also for an empty
+        text."""
         if any(not text.strip() for text in texts):
             raise self.error("was given an empty text to embed", kind=ErrorKind.PERMANENT, code="empty_input")
         if not texts:
@@ -164,7 +167,8 @@ class Nodes:
     def ask(
         self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]] = ()
     ) -> Reply:
-        """Have one job done by some node. Raises `UnitError`."""
+        """Wait for the result of one job by some node. After a restart, the same request gets the answer that was paid
+        for. Raises `UnitError`."""
         self._check_configured()
         content = self._content(capability, body, attachments)
         started = time.monotonic()
@@ -256,7 +260,7 @@ class Nodes:
         return self.error(message, kind=ErrorKind.TRANSIENT, code="timeout")
 
     def _explained(self, error: UnitError, what: str) -> UnitError:
-        """Return the session's error in the words of this provider."""
+        """Return the session's error in the words of this provider, with a kind that decides about a retry."""
         kind = error.kind
         if isinstance(error, JobFailed):
             if error.code in _NO_NODE_CODES:
@@ -290,16 +294,17 @@ class Nodes:
         return model_name(result.model) or self.model
 
     def usage_of(self, result: NodeResult, most_in: int, most_out: int) -> Usage:
-        """Return the tokens that a node reports, within plausible limits."""
+        """Return the tokens that a node reports, lowered to `most_in` and `most_out`; 0 if it reports none."""
         reported = result.usage.get if isinstance(result.usage, dict) else lambda _: None
         return token_claim.plausible(self.name, reported("input_tokens"), reported("output_tokens"), most_in, most_out)
 
     def bad_reply(self, message: str) -> UnitError:
-        """Return the error for an invalid result of a node; another node may do better."""
+        """Return (do not raise) the error for an invalid result of a node. It is transient, because another node may do
+        better."""
         return self.error(message, kind=ErrorKind.TRANSIENT, code="bad_reply")
 
     def error(self, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None) -> UnitError:
-        """Return an error of this provider."""
+        """Return (do not raise) an error of this provider."""
         return unit_error(self._target, message, kind=kind, code=code, retry_after_s=retry_after_s)
 
 

@@ -77,7 +77,8 @@ class OpenAICompatible:
         system: str = "",
         json_schema: dict[str, object] | None = None,
     ) -> Answer:
-        """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
+        """Answer `prompt` about `images`, at least one, all of one of `MEDIA_TYPES`; `json_schema` as for `complete`.
+        Raises `UnitError`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")
         urls = (f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}" for image in images)
@@ -107,7 +108,8 @@ class OpenAICompatible:
         return self._chat(messages, most_in, response_format={"type": "json_schema", "json_schema": schema})
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`."""
+        """Return one vector for each text, from one call; no call for no texts. Raises `UnitError`, also for an empty
+        text."""
         if any(not text.strip() for text in texts):
             raise self._error("was given an empty text to embed", code="empty_input")
         if not texts:
@@ -243,7 +245,8 @@ class OpenAICompatible:
 
 
 def token_limit_field(profile: ProviderProfile) -> str:
-    """Return the name of the limit on an answer's tokens: the public service's newer models require the new name."""
+    """Return the request's field for the limit on an answer's tokens: the public service's newer models require the new
+    name."""
     return "max_completion_tokens" if profile.base_url == PUBLIC_SERVICE else "max_tokens"
 
 

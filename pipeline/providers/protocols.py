@@ -110,7 +110,8 @@ class PageReader(Protocol):
     """The pages of one source file, opened once and read many times; see `PageConverter.open`."""
 
     def convert(self, page: PageRef) -> Answer:
-        """Return the Markdown of one page, empty for an empty page. Raises `UnitError`."""
+        """Return the Markdown of one page, empty for an empty page. Raises `UnitError`, also for an incomplete
+        answer."""
 
 
 class PageConverter(Protocol):

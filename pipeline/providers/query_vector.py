@@ -26,9 +26,11 @@ RECORD_S = 2.0
 def query_vector(
     context: Context, flow: str, queue: str, maker: Embeddings, words: str, patience_s: float
 ) -> list[float]:
-    """Return the vector of `words`, from one call through the gate of `queue`, traced as a search of `flow`.
+    """Return the vector of `words`, from one call through the gate of `queue`, recorded and charged as a search of
+    `flow`.
 
-    Waits up to `patience_s` seconds while the gate is full, then raises `GateClosed`. Raises `UnitError`, `RedisError`.
+    Waits up to `patience_s` seconds while the gate is full or closed, then raises `GateClosed`. Raises `UnitError`,
+    `RedisError`, and `OverCap` if the caller cannot pay.
     """
     with _reserved(context, flow, maker) as of:
         guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")
@@ -57,7 +59,8 @@ def query_vector(
 
 @contextmanager
 def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Reserve money for one call on the current caller's account; yield the call's purpose. Raises `OverCap`."""
+    """Reserve money for one call on the current caller's account until the block ends; yield the (item, unit) that pays
+    for it, or nothing without a caller or a price. Raises `OverCap`."""
     search = uuid4().hex
 
     def admit(tx: Tx) -> bool:

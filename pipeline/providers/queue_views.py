@@ -81,13 +81,14 @@ class Holdup:
 
 
 def require_online(context: Context) -> None:
-    """Raise `UserError` if Redis, which holds the gates, is down."""
+    """Raise `UserError` if the embedded Redis, which holds the gates, is down. Does not check another Redis."""
     if not context.online:
         raise UserError("Redis is down, so no gate can be read: `penstock up` starts it", code="offline")
 
 
 def queues(context: Context) -> list[QueueView]:
-    """Return all queues, those without a gate first. Raises `UserError` if Redis is down."""
+    """Return all queues, those without a gate first. Raises `UserError` if the embedded Redis is down, `RedisError` if
+    another is unreachable."""
     require_online(context)
     gates.sync(context)
     names = context.gates.names
@@ -96,7 +97,7 @@ def queues(context: Context) -> list[QueueView]:
 
 
 def queue(context: Context, name: str) -> QueueView:
-    """Return a queue with a gate. Raises `UserError` for an unknown queue, or if Redis is down."""
+    """Return a queue with a gate. Raises `UserError` for an unknown queue, and the errors of `queues`."""
     context.gates.require(name)
     require_online(context)
     gates.sync(context)
@@ -104,13 +105,13 @@ def queue(context: Context, name: str) -> QueueView:
 
 
 def breakers(context: Context) -> list[BreakerState]:
-    """Return all breakers. Raises `UserError` if Redis is down."""
+    """Return all breakers. Raises the errors of `queues`."""
     require_online(context)
     return [gates.breaker(context, name).inspect() for name in context.gates.breakers]
 
 
 def breaker(context: Context, name: str) -> BreakerState:
-    """Return one breaker. Raises `UserError` for an unknown breaker, or if Redis is down."""
+    """Return one breaker. Raises `UserError` for an unknown breaker, and the errors of `queues`."""
     require_online(context)
     return gates.require_breaker(context, name).inspect()
 

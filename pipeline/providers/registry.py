@@ -56,7 +56,8 @@ def text(settings: Settings, provider: str, model: str = "") -> Text:
 
 
 def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings:
-    """Return the maker of vectors from texts; that of `local` knows words, not meaning. Raises `UserError`."""
+    """Return the maker of vectors from texts; that of `local` knows words, not meaning, and ignores `model`. Raises
+    `UserError`."""
     if provider == LOCAL:
         from pipeline.providers.lexical import LexicalEmbeddings  # noqa: PLC0415  # import NumPy only when needed
 
@@ -65,15 +66,16 @@ def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings
 
 
 def probe(settings: Settings, provider: str) -> str:
-    """Request the provider's models, or a session of a gateway; return the result in words.
+    """Request the provider's models, or a session of a gateway, free of charge; return the result in words.
 
-    Raises `PenstockError` if the provider cannot be used."""
+    Raises `PenstockError` if the provider cannot be used, also for `local`.
+    """
     check(settings, provider)
     return _service(settings, provider, "").probe()
 
 
 def model_name(settings: Settings, provider: str, model: str = "") -> str:
-    """Return the name of the provider's model, or `model` if that replaces it."""
+    """Return `model`, or if that is empty the name of the provider's model; an unknown provider's is its own name."""
     profile = settings.providers.get(provider)
     return model or (profile.model if profile else provider)
 
@@ -114,7 +116,7 @@ def check_workers(redis: "Redis", provider: str) -> None:
 
 
 def unknown_to_workers(provider: str) -> str:
-    """Return the error for a provider that the submitter knows but the workers do not."""
+    """Return the error message for a provider that the submitter knows but the workers do not."""
     return (
         f"the running stack does not know the provider '{provider}': it was started without these "
         "settings. Stop it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
@@ -128,7 +130,7 @@ def _profile(settings: Settings, provider: str) -> ProviderProfile:
 
 
 def names(settings: Settings) -> list[str]:
-    """Return the names of all providers."""
+    """Return the names of all providers, `local` first."""
     return [LOCAL, *sorted(set(settings.providers) - {LOCAL})]
 
 

@@ -39,17 +39,18 @@ class Read(Generic[Value]):
 
 
 def clean(text: object) -> str:
-    """Return text that every database accepts: no NUL, no lone surrogates, no blanks at its ends."""
+    """Return the text of a value as every database accepts it: no NUL, no lone surrogates, no blanks at its ends."""
     return str(text).replace("\x00", "").encode("utf-8", "replace").decode().strip()
 
 
 def model_name(reported: object) -> str:
-    """Return the model's name as reported by a service and fit for storage; empty if none is reported."""
+    """Return the model's name as reported by a service, cut to `MAX_MODEL_CHARS`; empty if none is reported."""
     return storable(reported[:MAX_MODEL_CHARS]) if isinstance(reported, str) else ""
 
 
 def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
-    """Return the JSON in a reply, bare or in a code fence. Raises `BadReply`."""
+    """Return the JSON value in a reply, bare or in a code fence. Raises `BadReply`. `max_chars`: the longest accepted
+    reply; None: any."""
     if max_chars is not None and len(text) > max_chars:
         raise BadReply(f"the reply has {len(text):,} characters, more than {max_chars:,}")
     try:
@@ -86,7 +87,7 @@ def as_model(model: type[Model], data: object) -> Model:
 
 
 def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
-    """Return the items that have the shape of `model`."""
+    """Return the items that have the shape of `model`, in order; leave out the others."""
     models = []
     for item in items:
         try:
@@ -109,7 +110,8 @@ def lists_in(text: str, names: Iterable[str]) -> Mapping[str, list[object]]:
 
 
 def only_list_in(text: str, name: str) -> list[object]:
-    """Return the list `name` at the top of a reply, or the reply itself if it is a list, up to where it breaks off."""
+    """Return the list `name` at the top of a reply, or the reply itself if it is a list; of invalid JSON, the items of
+    the first list of objects before it breaks off. Empty without a list."""
     try:
         data = as_json(text, max_chars=None)
     except BadReply:
@@ -119,7 +121,8 @@ def only_list_in(text: str, name: str) -> list[object]:
 
 
 def finite_vectors(rows: object, count: int) -> list[list[float]]:
-    """Validate `rows` as `count` vectors of one length. Raises `ValueError`, which describes the problem."""
+    """Return `rows` as `count` vectors of floats, checked: all of one length, and without NaN. Raises `ValueError`,
+    which describes the problem."""
     if not isinstance(rows, list) or len(rows) != count:
         raise ValueError(f"other than {count} vectors")
     for values in rows:

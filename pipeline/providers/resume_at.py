@@ -16,7 +16,8 @@ KEY = "penstock:queues:resume_at"
 
 
 def note(context: Context, left_s: Mapping[str, float | None]) -> None:
-    """Note how long these queues stay closed, in seconds; infinity: until further notice; None: not closed."""
+    """Note in Redis how long these queues stay closed, in seconds; infinity: until further notice; None: not closed.
+    Other queues stay as noted."""
     now_ms = context.db.now().timestamp() * 1000
     closed: dict[Any, int] = {
         queue: FOR_EVER if seconds == inf else int(now_ms + seconds * 1000)
@@ -32,7 +33,7 @@ def note(context: Context, left_s: Mapping[str, float | None]) -> None:
 
 
 def resume_at(context: Context) -> dict[str, datetime | None]:
-    """Return when each noted queue flows again; None: when it is resumed."""
+    """Return when each noted queue flows again; None: when it is resumed. Leaves out queues whose time is over."""
     now = context.db.now()
     noted = {str(queue): int(str(until)) for queue, until in context.redis.hgetall(KEY).items()}
     times = {queue: None if ms < 0 else datetime.fromtimestamp(ms / 1000, UTC) for queue, ms in sorted(noted.items())}

@@ -29,7 +29,8 @@ def spent_today(context: Context, provider: str, profile: ProviderProfile) -> fl
 
 
 def running_sum(context: Context, provider: str, profile: ProviderProfile) -> float:
-    """Return Redis's sum of today's cost: complete, unless Redis was emptied since the last call with a cost."""
+    """Return Redis's sum of today's cost: complete, unless Redis was emptied since the last call with a cost. Raises
+    `RedisError`."""
     return _sum(context, provider, next_reset(profile, context.db.now()))
 
 
@@ -50,9 +51,10 @@ def _key(provider: str, ends: datetime) -> str:
 
 
 def charge(context: Context, provider: str, profile: ProviderProfile, cost: float) -> bool:
-    """Add a call's cost, before its trace is written, and close the provider's queues if that reaches its cap.
+    """Add a call's cost to today's sum, before its trace is written, and close the provider's queues if that reaches
+    its cap.
 
-    Return whether that closed them now.
+    Return whether that closed them now. Raises `RedisError`.
     """
     ends = next_reset(profile, context.db.now())
     key, hash_key = _key(provider, ends), provider_scope(context.redis, provider).keys[0]

@@ -32,7 +32,8 @@ def most_output(text: str, max_tokens: int) -> int:
 
 
 def plausible(provider: str, tokens_in: object, tokens_out: object, most_in: int, most_out: int) -> Usage:
-    """Return a service's reported tokens within limits, with corrections in `note`. None: not reported."""
+    """Return a service's reported tokens, at most `most_in` and `most_out`, with corrections in `note`. None, or no
+    number of 0 or more: 0."""
     counts, notes = [], []
     for direction, reported, most in (("input", tokens_in, most_in), ("output", tokens_out, most_out)):
         counts.append(_count(reported, min(most, MOST_TOKENS)))

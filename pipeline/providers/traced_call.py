@@ -41,9 +41,11 @@ class Tracer:
         inputs: Sequence[str],
         ask: Callable[[], Result],
     ) -> Result:
-        """Make one call through the gate. Raises what `ask` raises, and `GateClosed` (nothing was sent, so no trace).
+        """Make one call through the gate, and set `trace`, also after a failure. Raises what `ask` raises, `GateClosed`
+        (nothing was sent, so no trace), and `UnitError` without a gate.
 
-        `inputs`: everything that the answer depends on. If a paid answer to the same request is kept, return that.
+        `inputs`: everything that the answer depends on. If a paid answer to the same request is kept, return that
+        without a call.
         """
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
@@ -98,7 +100,7 @@ class Tracer:
 
 
 def kept_form(result: Answer | Vectors) -> dict[str, Any]:
-    """Return a result as JSON data."""
+    """Return a result as a dict, ready for JSON, for `result_of`."""
     if isinstance(result, Answer):
         return asdict(result)
     rows = [b64encode(array("d", values).tobytes()).decode() for values in result.vectors]

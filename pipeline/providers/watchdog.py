@@ -44,7 +44,7 @@ class RecentCall:
 
     @property
     def worked(self) -> bool:
-        """Whether the provider works; a faulty request says nothing against it."""
+        """Whether the call shows that the provider works: it succeeded, or its request was at fault."""
         return self.status not in _AGAINST_PROVIDER
 
 
@@ -92,7 +92,8 @@ def has_recovered(calls: Sequence[RecentCall], until: datetime) -> bool:
 
 
 def check_calls(context: Context) -> list[str]:
-    """Open and close breakers by the calls on record; return the names of changed ones. Safe to run in parallel."""
+    """Open and close breakers by the calls on record; return the names of changed ones. Safe to run in parallel. Raises
+    `RedisError`."""
     return [name for name in context.gates.breakers if _check_breaker(context, name)]
 
 
@@ -118,7 +119,8 @@ def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence
 
 
 def _open(context: Context, name: str) -> bool:
-    """Open a breaker, unless another process opened or closed it in the meantime."""
+    """Open a breaker if the calls on record still justify it; False if another process opened or closed it in the
+    meantime."""
     profile = context.settings.providers[name.partition(":")[0]]
 
     def work(tx: Tx) -> Opening | None:
@@ -137,7 +139,7 @@ def _open(context: Context, name: str) -> bool:
 
 
 def _close(context: Context, name: str, record: BreakerRecord) -> bool:
-    """Close a half-open breaker, unless another process opened or closed it in the meantime."""
+    """Close a half-open breaker; False if another process opened or closed it in the meantime."""
 
     def work(tx: Tx) -> bool:
         live.bump(tx)

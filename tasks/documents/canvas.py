@@ -91,7 +91,7 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 @app.task(bind=True, name="documents.split", ignore_result=True)
 @once
 def split(self: Any, document_id: str) -> str:
-    """PENDING → SPLITTING → PROCESSING."""
+    """Split a document into pages: PENDING → SPLITTING → PROCESSING."""
     with at_work(self, _place(document_id, Stage.SPLIT)) as work:
         if work is None:
             return ELSEWHERE
@@ -140,7 +140,8 @@ def lane_signature(settings: Settings, document_id: str, queue: str, number: int
 @app.task(bind=True, name="documents.merge", ignore_result=True)
 @once
 def merge(self: Any, document_id: str) -> str:
-    """READY_TO_MERGE → MERGING → COMPLETED, after all lanes; or another stage that the row waits for."""
+    """Merge a document's pages after all lanes: READY_TO_MERGE → MERGING → COMPLETED. If another stage is due, launch
+    that instead."""
     context = get_context()
     with at_work(self, _place(document_id, Stage.MERGE)) as work:
         if work is None:

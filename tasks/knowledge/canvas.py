@@ -66,7 +66,7 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 @app.task(bind=True, name="knowledge.read", ignore_result=True)
 @once
 def read(self: Any, item_id: str) -> str:
-    """PENDING → PREPROCESSING → EMBEDDING."""
+    """Read an item and split it into chunks: PENDING → PREPROCESSING → EMBEDDING."""
     context = get_context()
     with at_work(self, Place(place_of(item_id), IO), item.read_lease_s(context.settings)) as work:
         if work is None:
@@ -112,7 +112,8 @@ def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> 
 @app.task(bind=True, name="knowledge.write", ignore_result=True)
 @once
 def write(self: Any, item_id: str) -> str:
-    """EMBEDDING → COMPLETED, after all batches; or another step that the row waits for."""
+    """Publish an item's vectors after all batches: EMBEDDING → COMPLETED. If another step is due, launch that
+    instead."""
     context = get_context()
     with at_work(self, Place(place_of(item_id), CONTROL), item.write_lease_s(context.settings)) as work:
         if work is None:
@@ -124,7 +125,7 @@ def write(self: Any, item_id: str) -> str:
 @app.task(bind=True, name="knowledge.remove", ignore_result=True)
 @once
 def remove(self: Any, base_id: str) -> None:
-    """Remove a base's deleted items, and the base itself if it is deleted."""
+    """Remove data of a base's deleted items, and the base itself if it is deleted; queue up again if more is left."""
     context = get_context()
     with at_work(self, Place(place_of(base_id), CONTROL)) as work:
         if work is not None and deletion.remove(context, base_id):

@@ -54,7 +54,7 @@ def _batch_scope(batch_id: int) -> str:
 
 
 def _announcement(context: Context, _: str) -> Announcement | None:
-    """The state of the last run: the pipeline has one run at a time."""
+    """Return the state of the last run, whatever the scope: the pipeline has one run at a time."""
     run = queries.last_run(context)
     return ("run", {"run": run.id, "status": run.status.value, "outcome": run.outcome or ""}) if run else None
 
@@ -73,7 +73,8 @@ def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Si
 
 
 def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None]:
-    """The place of a run's own stages. A sync may outlast its place: its claim protects it."""
+    """Hold the place of a run's own stages during the block; see `at_work`. A sync may outlast its place: its claim
+    protects it."""
     context = get_context()
     return at_work(task, Place(_run_scope(run_id), CONTROL), SYNC_WORK.lease_s(context.settings))
 
@@ -81,7 +82,7 @@ def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None
 @app.task(name="music.sync", bind=True, ignore_result=True)
 @once
 def sync_library(self: Any, run_id: str) -> None:
-    """SYNCING → ENQUEUING."""
+    """Sync the library for a run: SYNCING → ENQUEUING."""
     with _run_at_work(self, run_id) as turn:
         if turn is not None:
             sync.sync_run(get_context(), run_id, owner(self))
@@ -90,7 +91,7 @@ def sync_library(self: Any, run_id: str) -> None:
 @app.task(name="music.enqueue", bind=True, ignore_result=True)
 @once
 def enqueue(self: Any, run_id: str) -> None:
-    """ENQUEUING → RUNNING."""
+    """Put the run's songs into batches: ENQUEUING → RUNNING."""
     with _run_at_work(self, run_id) as turn:
         if turn is not None:
             selection.enqueue(get_context(), run_id)
@@ -99,21 +100,21 @@ def enqueue(self: Any, run_id: str) -> None:
 @app.task(name="music.metadata", bind=True)
 @once
 def metadata(self: Any, batch_id: int, queue: str) -> str:
-    """Pay for the metadata of a batch, once."""
+    """Request the metadata that the batch's songs still lack, and keep every valid answer in the batch's row."""
     return _perform(self, batch_id, queue, StepWork.metadata)
 
 
 @app.task(name="music.embed", bind=True)
 @once
 def embed(self: Any, batch_id: int, queue: str) -> str:
-    """Pay for the vectors of a batch, once."""
+    """Request the vectors of a batch's songs, and keep them in the batch's row."""
     return _perform(self, batch_id, queue, StepWork.embed)
 
 
 @app.task(name="music.save", bind=True, ignore_result=True)
 @once
 def save(self: Any, batch_id: int, queue: str) -> str:
-    """PROCESSING → COMPLETED, the batch and its songs."""
+    """Write the results of a batch to its songs: PROCESSING → COMPLETED, the batch and its songs."""
     return _perform(self, batch_id, queue, StepWork.save)
 
 

@@ -119,7 +119,8 @@ def tick() -> None:
 @app.task(bind=True, name="screenshots.capture", ignore_result=True)
 @once
 def capture(self: Any) -> list[str]:
-    """Capture the screens and windows that the settings name; return the sources to batch."""
+    """Capture the screens and windows that the settings name; return the sources with enough frames for a batch.
+    Without any, end the chain."""
     context = get_context()
     with at_work(self, Place(CAPTURES, CAPTURE)) as place:
         taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
@@ -146,7 +147,7 @@ def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
 @app.task(bind=True, name="screenshots.begin", ignore_result=True)
 @once
 def begin(self: Any, batch_id: int) -> str:
-    """Claim a batch, and plan its shards."""
+    """Claim a batch, and plan its shards. If it is not due, end the chain."""
     context = get_context()
     with at_work(self, Place(_batch(batch_id), CONTROL)) as place:
         claimed = analysis.claim(context, batch_id) if place is not None else None
@@ -197,7 +198,7 @@ def _analysing(context: Context, batch_id: int, queue: str, number: int, urgency
 
 
 def _priority(task: Any) -> int:
-    """The priority of a task's message."""
+    """Return the priority of a task's message; without one, that of urgent work."""
     return (task.request.delivery_info or {}).get("priority") or plan.URGENT
 
 
@@ -272,7 +273,8 @@ def merge_nodes(self: Any, turn: int = 0) -> str:
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 @once
 def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> str:
-    """Merge one node into another, and queue up again if more wait. Places start at both ends, and alternate."""
+    """Merge one node into another, and queue up again if more wait. Even turns take the oldest node, odd turns the
+    newest; a place's first turn is its number."""
     context, turn = get_context(), number if turn is None else turn
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
