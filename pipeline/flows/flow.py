@@ -75,14 +75,20 @@ class Flow:
     """Whether anyone subscribes to events, for a flow that sends them on. Tasks wake it soon after a new event."""
 
     def is_at_rest(self, context: Context) -> bool:
-        """Whether no row is claimed, has work, or will have work without a change of rows."""
+        """Whether no row is claimed, has work, or will have work without a change of rows;
+
+        False if the flow cannot tell.
+        """
         if self.anything is None:
             return False
         with context.db.read() as session:
             return not session.execute(self.anything).scalar_one()
 
     def resolve(self, context: Context, noun: str, beginning: str) -> str | None:
-        """Return the id that begins so; None without a match. Raises `UserError` for several matches."""
+        """Return the id that begins so; None without a match. Raises `UserError` for several matches.
+
+        `noun`: a key of `ids`, such as `items`.
+        """
         return short_ids.resolve(context, self.ids[noun], beginning, noun)
 
     def free_lost(self, context: Context, absent: Collection[str]) -> int:
@@ -98,7 +104,7 @@ class Flow:
         return freed
 
     def release_money(self, context: Context, owner: str = "") -> None:
-        """End reservations of all accounts, or of `owner`, for work that has ended."""
+        """End the flow's reservations for items that `unfinished` leaves out: of all accounts, or of `owner`."""
         if (unfinished := self.unfinished) is None:
             return
         with context.db.read() as session:
@@ -122,7 +128,10 @@ class Flow:
             return [unit for work in self.works for unit in held(session, work)]
 
     def figures(self, context: Context, *, also_none: bool = False) -> dict[str, dict[str, int]]:
-        """Count rows by state, for each table that people follow. `also_none`: include states without rows."""
+        """Count rows by the name of their state, for each table that people follow.
+
+        `also_none`: also states without rows.
+        """
         with context.db.read() as session:
             counted = {
                 name: self.counted[name](session) if name in self.counted else count_by(session, table.c.status)

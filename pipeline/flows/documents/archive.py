@@ -20,13 +20,17 @@ _HIDDEN = ("merged_path", "source_path", "worker_id")
 
 
 def archive(context: Context, document_id: str) -> Iterator[bytes]:
-    """Yield the archive in pieces. Raises `UserError` before the first piece if the document has no result."""
+    """Return the ZIP archive in pieces of bytes.
+
+    Raises `UserError` at once if the document is unknown or has no result.
+    """
     document = queries.document(context, document_id)
     return _zipped(_contents(context, document, document.result_path, safe_stem(document.filename)))
 
 
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
-    """Return the manifest without this machine's paths and workers. Raises `UserError` for a document without one."""
+    """Return the manifest as a dict, without this machine's paths and workers. Raises `UserError` without a
+    manifest."""
     found = _manifest(queries.document(context, document_id).result_path)
     if found is None:
         raise UserError(f"document {document_id} has no manifest", code="no_result")

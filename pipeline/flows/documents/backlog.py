@@ -24,7 +24,9 @@ _FAILED = (DocumentStatus.FAILED, DocumentStatus.PARTIAL_FAILED)
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield the documents that wait for splitting or merging, and the waiting pages by the queue that converts them."""
+    """Yield counts: documents that wait for splitting or merging, waiting pages by the queue that converts them, and
+    the documents and pages that wait because they are paused.
+    """
     left = func.sum(DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count)
     converted = and_(PAGES.c.document_id == DOCUMENTS.c.id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     with context.db.read() as session:
@@ -42,7 +44,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the latest documents that failed or have failed pages."""
+    """Return the documents that failed or have failed pages, the last changed first."""
     c = DOCUMENTS.c
     with context.db.read() as session:
         rows = [
@@ -70,9 +72,9 @@ def _reason(context: Context, row: object) -> str:
 
 
 def pages_by_minute(context: Context) -> list[Minute]:
-    """Return the attempts of each minute of the last hour, oldest first; the last minute is still running.
+    """Return the counts of attempts in each minute of the last hour, oldest first; the last minute is still running.
 
-    A process reads each finished minute once.
+    A process keeps the counts of finished minutes in its cache.
     """
     now = context.db.now()
     this = now.replace(second=0, microsecond=0)

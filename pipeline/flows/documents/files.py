@@ -57,9 +57,10 @@ def output_path(settings: Settings, document_id: str, filename: str) -> Path:
 
 @contextmanager
 def incoming(settings: Settings, source: Path) -> Iterator[Path]:
-    """Copy a submitted file to a private path, and remove the copy at the end unless it was moved.
+    """Yield a private copy of a submitted file, and remove it at the end unless it was moved.
 
-    All checks read the copy, because the original may change at any time.
+    All checks read the copy, because the original may change at any time. Of a file over the limit of uploads, only the
+    beginning is copied, which is still too large. Raises `UserError` in place of any `OSError`.
     """
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
@@ -99,6 +100,6 @@ def remove_temp(settings: Settings, document_id: str) -> None:
 
 
 def remove_all(settings: Settings, document_id: str) -> None:
-    """Remove every file of a deleted document."""
+    """Remove the folders of a deleted document: the submitted file, page images, results and shown pictures."""
     for folder in (upload_folder, temp_folder, output_folder, views_folder):
         shutil.rmtree(folder(settings, document_id), ignore_errors=True)

@@ -50,7 +50,10 @@ class Picture:
 
 
 def find(context: Context, document_id: str, number: int, look: Rendering) -> Picture:
-    """Return the picture of a page, with its content if it is cached. Raises `UserError` without the page."""
+    """Return the picture of a page: its name, and its content only if it is cached.
+
+    Raises `UserError` without the page.
+    """
     path = _path(context.settings, document_id, queries.page_source(context, document_id, number), look)
     return Picture(path.name, _cached(path))
 
@@ -62,9 +65,10 @@ def picture(
     rendering: Rendering = Rendering(),
     wanted: Callable[[], bool] = lambda: True,
 ) -> bytes:
-    """Return a picture of a page of the file, with at most the settings' `max_pixels`.
+    """Return a picture of a page in the encoding of `rendering`, from the cache if possible.
 
-    A child process of low priority renders it. Raises `UserError` without the page, or if it cannot be rendered.
+    Otherwise a child process of low priority renders it, with at most the settings' `max_pixels`, and it is cached.
+    Raises `UserError` without the page, or if it cannot be rendered.
     """
     settings, rendering = context.settings, rendering.bounded
     page = queries.page_source(context, document_id, number)
@@ -87,9 +91,9 @@ def picture(
 
 
 def shape(context: Context, document_id: str, page_source: int) -> tuple[int, int] | None:
-    """Return width and height of a cached picture of this page of the file, else of another page; None without one.
+    """Return the width and height of a cached WebP of this page of the file, else of another page; None without one.
 
-    Interfaces reserve this space for a picture that is not rendered yet.
+    In pixels. Interfaces reserve this space for a picture that is not rendered yet.
     """
     folder = files.views_folder(context.settings, document_id)
     prefix = f"page-{page_source:05d}-"
@@ -143,7 +147,7 @@ class _Room:
 
 
 def make_room(folder: Path, most: int) -> None:
-    """Remove the least recently used pictures if the folder exceeds `most` bytes, until some room is free."""
+    """If the folder exceeds `most` bytes, remove the least recently used pictures until it has 90 % of that."""
     by_use: list[tuple[float, int, Path]] = []
     for document in folder.iterdir() if folder.is_dir() else ():
         pictures = list(document.iterdir()) if document.is_dir() else []

@@ -78,7 +78,8 @@ def served_by(context: Context, queue: str) -> list[str]:
 
 
 def converter_of(context: Context, provider: str) -> str:
-    """Return who converts pages of `provider` now: its fallback, while `provider`'s breaker alone is open."""
+    """Return the provider that converts pages of `provider` now: its fallback while `provider`'s breaker alone is
+    open."""
     return provider if provider == LOCAL else fallbacks.stand_in(context, provider, "vision", local=True)
 
 
@@ -94,7 +95,10 @@ def lane_limit(settings: Settings, queue: str) -> int:
 
 
 def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
-    """Return the stages that these documents ask for now, by one or two statements whose cost ignores page counts."""
+    """Return the stages that these documents ask for now; leave out documents without due work.
+
+    Takes one or two statements, whose cost ignores page counts.
+    """
     settings, now = context.settings, context.db.now()
     queues = {provider: queue_of(converter_of(context, provider)) for provider in providers(settings)}
     limits = {queue: lane_limit(settings, queue) for queue in queues.values()}
@@ -128,7 +132,7 @@ def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
 
 
 def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Any]:
-    """Return the lanes that hold pages, by document and provider; other due pages need lanes beside them."""
+    """Return (document id, provider, number of lanes that hold pages); other due pages need lanes beside them."""
     if not document_ids:
         return []
     query = (
@@ -141,7 +145,7 @@ def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[An
 
 
 def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
-    """Yield every document with due work, oldest first; skip those whose pages all wait for closed queues."""
+    """Yield the id of every document with due work, oldest first; skip those whose pages all wait for closed queues."""
     named = providers(context.settings)
     served = [provider for provider in named if queue_of(converter_of(context, provider)) not in closed_queues]
     after: tuple[datetime, str] | None = None
@@ -165,7 +169,8 @@ def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Return the documents with pages whose wait is over, which a wake-up launches."""
+    """Return the ids of documents with pages whose wait is over, the longest over first; up to `PORTION` pages
+    count."""
     # No DISTINCT: with it SQLite uses the index of documents, and reads all claimable pages.
     query = (
         select(PAGES.c.document_id)

@@ -46,7 +46,7 @@ def document(context: Context, document_id: str) -> DocumentView:
 
 
 def resolve(context: Context, beginning: str) -> str:
-    """Return the id that starts with `beginning`. Raises `UserError` if none or several match."""
+    """Return the id that starts with `beginning`. Raises `UnknownDocument` without a match, `UserError` for several."""
     document_id = short_ids.resolve(context, DOCUMENTS.c.id, beginning, "documents")
     if document_id is None:
         raise UnknownDocument(beginning)
@@ -54,7 +54,7 @@ def resolve(context: Context, beginning: str) -> str:
 
 
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:
-    """Return the documents with these ids; leave out unknown ids."""
+    """Return the documents with these ids, in any order; leave out unknown ids."""
     with context.db.read() as session:
         return [
             document_view(context, row)
@@ -96,7 +96,7 @@ def page(context: Context, document_id: str, number: int) -> PageView:
 
 
 def page_source(context: Context, document_id: str, number: int) -> int:
-    """Return the number of a page in the file. Raises the errors of `page`."""
+    """Return the number of a page in the file, from 1. Raises `UnknownDocument`, or `UserError` for an unknown page."""
     return int(_page(context, document_id, number, PAGES.c.page_source).page_source)
 
 
@@ -112,7 +112,7 @@ def _page(context: Context, document_id: str, number: int, *columns: Any) -> Any
 
 
 def no_page(session: Session, document_id: str, number: int) -> UserError:
-    """Return the error for an unknown page, with a hint if `number` is a page of the file."""
+    """Return, without raising it, the error for an unknown page, with a hint if `number` is a page of the file."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page_source == number)
     place = session.execute(query).scalar()
     hint = f"; page {number} of the file is page {place} here" if place else ""
@@ -120,7 +120,7 @@ def no_page(session: Session, document_id: str, number: int) -> UserError:
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return the stored layouts of all pages or of `numbers`, by page number."""
+    """Return the stored layouts of all pages or of `numbers`, by page number; leave out pages without a layout."""
     query = (
         select(PAGES.c.page, LAYOUTS.c.data)
         .join(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
@@ -133,7 +133,10 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
 
 
 def layout_json(context: Context, document_id: str, number: int | None = None) -> dict[str, Any]:
-    """Return the blocks of all pages, or of one, with their boxes, as JSON. Raises `UnknownDocument` or `UserError`."""
+    """Return a dict, ready for JSON, with the blocks of all pages, or of one, and their boxes.
+
+    Raises `UnknownDocument`, or `UserError` for an unknown page.
+    """
     views = pages(context, document_id) if number is None else [page(context, document_id, number)]
     known = layouts(context, document_id, None if number is None else [number])
     return result.layout_json(plain(document(context, document_id)), [plain(view) for view in views], known)
@@ -142,9 +145,10 @@ def layout_json(context: Context, document_id: str, number: int | None = None) -
 def docling_document(
     context: Context, document_id: str, picture: docling.PictureData = lambda _: None
 ) -> dict[str, Any]:
-    """Return the document in the format of the Docling project, as JSON. `picture` returns a link's data, or None.
+    """Return the document in the format of the Docling project, as a dict ready for JSON.
 
-    Raises `UnknownDocument`."""
+    `picture` returns a link's data, or None. Raises `UnknownDocument`.
+    """
     view = document(context, document_id)
     layout = layout_json(context, document_id)
     # The id fits Docling's 64-bit hash, and identifies content and options.
@@ -158,7 +162,10 @@ def docling_document(
 
 
 def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:
-    """Return (page number in the file, Markdown) of each page. `joined`: join tables that span pages, on the first."""
+    """Return (page number in the file, Markdown) of each page, in order; a missing page has its reason as its text.
+
+    `joined`: move a table that spans pages to its first page.
+    """
     ordered = [plain(page) for page in pages(context, document_id)]
     texts = (
         result.page_texts(ordered, layouts(context, document_id, result.joinable(ordered)))
@@ -231,7 +238,7 @@ def count_pages(session: Session) -> dict[int, int]:
 
 
 def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
-    """Return the load of the provider's other open documents."""
+    """Return the number of the provider's open documents other than `ids`, and of their unconverted pages."""
     left = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
     query = select(DOCUMENTS.c.id, left.label("pages")).where(
         in_states(DOCUMENTS, OPEN), DOCUMENTS.c.provider == provider

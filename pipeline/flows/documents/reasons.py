@@ -46,7 +46,7 @@ def _pages(count: int) -> str:
 
 
 def _failures(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """Return the number and error of each document's first failed page."""
+    """Return, by document id, a reason with the number and the error of the document's first failed page."""
     if not documents:
         return {}
     failed = (PAGES.c.document_id.in_([document.id for document in documents]), PAGES.c.status == PageStatus.FAILED)
@@ -69,7 +69,7 @@ def _failures(context: Context, documents: Collection[DocumentView]) -> dict[str
 
 
 def _waits(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """Return why open documents wait, or which pages are under way."""
+    """Return the reason why each of these open documents waits, or how many of its pages are under way, by id."""
     ids = [document.id for document in documents]
     held = _under_way(context, ids)
     due = {stage.document_id: stage for stage in plan.stages(context, [key for key in ids if key not in held])}
@@ -112,7 +112,8 @@ def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
 
 
 def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
-    """Return why documents wait for a retry, and until when; leave out documents that do not wait."""
+    """Return, by document id, the error before a retry and the time of the retry; leave out documents that do not
+    wait."""
     if not ids:
         return {}
     now = context.db.now()
@@ -149,7 +150,7 @@ def _no_worker(context: Context) -> Reason | None:
 
 
 def _unserved(context: Context, queue: str) -> Reason | None:
-    """Report a queue that no running worker consumes; None if a worker does, or does not name its queues."""
+    """Return the reason that no running worker consumes the queue; None if one does, or Redis does not answer."""
     try:
         served = Presence(context.redis).served()
     except RedisError:

@@ -29,7 +29,7 @@ _AT_ONCE = 20
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the due pages of removed providers, and return their documents. Reads all waiting pages."""
+    """Fail the due pages of removed providers, and return their documents' ids. Reads all waiting pages."""
     processing = select(DOCUMENTS.c.id).where(DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     query = (
         select(PAGES.c.document_id, PAGES.c.provider)
@@ -66,7 +66,8 @@ def _fail(context: Context, document_id: str, provider: str) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return what retention deletes: finished documents with pages and files, and attempts, which are the cache."""
+    """Return the rules of retention: for finished documents with pages and files, and for attempts, which are the
+    cache."""
     kept = context.settings.retention
     ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
     return [
@@ -90,7 +91,7 @@ def retained(context: Context) -> list[Retention]:
 
 
 def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:
-    """Delete the documents that are still finished, and return how many."""
+    """Delete those of these documents that are still finished, with attempts and files, and return how many."""
     removed = 0
     for document_id in ids:
         still = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id, over)

@@ -21,7 +21,11 @@ PASSAGE_CHARS = 240
 def search(
     context: Context, words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20
 ) -> Hits:
-    """Find pages with these words, best first, in matching documents or in one. Raises `UserError` without words."""
+    """Find pages with these words, best first, in matching documents or in one.
+
+    If no page has all words, find pages with some of them (`Hits.any_word`). `limit` is at most 200. Raises `UserError`
+    without words.
+    """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
     words, limit = words.strip()[:MAX_WORDS_CHARS], max(1, min(limit, MAX_LIMIT))

@@ -63,7 +63,10 @@ class Choice:
     model: str = ""
 
     def columns(self, settings: Settings, *current: str) -> dict[str, str]:
-        """The columns to set on pages whose providers are `current`. Raises `UserError` if the choice cannot work."""
+        """Return the columns to set on pages whose providers are `current`; empty without a choice.
+
+        Raises `UserError` for an unknown provider or model.
+        """
         if not (self.provider or self.model):
             return {}
         for provider in [self.provider] if self.provider else current:
@@ -72,7 +75,10 @@ class Choice:
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
-    """Stop a document in any state. Releases its pages and discards their results."""
+    """Stop a document in any state: it becomes CANCELLED. Give back its pages, and discard results that come later.
+
+    Raises `UnknownDocument`.
+    """
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.CANCELLED:
@@ -86,7 +92,10 @@ def cancel(context: Context, document_id: str) -> DocumentView:
 
 
 def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
-    """Finish the pages under way and start no others. Harmless if it is paused already. `by`: the name of the key."""
+    """Make the document PAUSED: pages under way finish, no others start. Harmless if it is paused already.
+
+    A split or merge under way starts over later. `by`: the name of the key. Raises `IllegalTransition` at rest.
+    """
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
@@ -97,7 +106,7 @@ def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
 
 
 def resume(context: Context, document_id: str) -> DocumentView:
-    """Continue a paused document at its next stage."""
+    """Continue a paused document at its next stage. Raises `UserError` in any other state."""
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
@@ -115,9 +124,10 @@ def resume(context: Context, document_id: str) -> DocumentView:
 def retry(
     context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False, charge: Charge = free
 ) -> DocumentView:
-    """Start over from splitting. The ledger stays, so no call is paid twice; the result stays until a new one exists.
+    """Start over from splitting: delete the pages. The result stays until a new one exists.
 
-    `fresh`: call the provider even for pages in the cache.
+    The ledger stays, so no call is paid twice. `fresh`: call the provider even for pages in the cache. Raises
+    `IllegalTransition` for a document that is not at rest.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -175,7 +185,10 @@ def retry_failed(
 
 
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Merge the pages again. With `allow_partial`, mark a gap where a page failed."""
+    """Merge the pages again.
+
+    With `allow_partial`, mark a gap where a page failed; without it, a gap raises `UserError`.
+    """
 
     def act(tx: Tx, document: Any) -> None:
         missing = document.pages - document.completed_count
@@ -193,7 +206,10 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
 
 
 def promote(context: Context, document_id: str, page: int, attempt_id: int) -> DocumentView:
-    """Use the text of an older attempt as the page's text, and merge again if no page is missing."""
+    """Use the text of an older attempt as the page's text, and merge again if no page is missing.
+
+    Raises `UserError` for a document that is not at rest, or an attempt without a text.
+    """
 
     def act(tx: Tx, document: Any) -> None:
         if document.status not in AT_REST:
@@ -363,7 +379,8 @@ def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) 
 
 
 def page_cost(tx: ReadTx, provider: str, model: str) -> float:
-    """Return what converting a page may cost."""
+    """Return the estimated cost of converting a page, the highest of the provider and its fallbacks; 0 without
+    prices."""
     return call_cost.of_call(tx, provider, model, PAGE_OPERATION)
 
 

@@ -171,7 +171,10 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
-    """Return percent, 0 to 100: 5 after splitting, 95 after conversion. Rule: docs/sources/documents.md#progress."""
+    """Return percent, 0 to 100: 5 after splitting, 95 after conversion; states that end without success keep `before`.
+
+    Rule: docs/sources/documents.md#progress.
+    """
     match status:
         case DocumentStatus.PENDING:
             return 0

@@ -78,7 +78,8 @@ def cells(context: Context, document_id: str, first: int, last: int) -> list[Cel
 def numbers(
     context: Context, document_id: str, limit: int, *, status: PageStatus | None = None, doubtful: bool = False
 ) -> list[int]:
-    """Return the numbers of the first `limit` pages in this state, or with doubtful text."""
+    """Return the numbers of the first `limit` pages, in order; `status` and `doubtful` restrict them, together if
+    both."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page).limit(limit)
     if status is not None:
         query = query.where(PAGES.c.status == status)

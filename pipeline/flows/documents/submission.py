@@ -70,7 +70,8 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
 
 
 def check(context: Context, options: Options) -> None:
-    """Raise `UserError` for options that are invalid for any file."""
+    """Raise `UserError` for options that are invalid for any file, or if the data folder belongs to another
+    database."""
     settings = context.settings
     try:
         installation.check(context.db, settings)
@@ -93,9 +94,10 @@ def submit_copy(
     sha256: str = "",
     source_path: str = "",
 ) -> DocumentView:
-    """Submit an inspected private copy: move it to its place, or leave it if it is not needed. Call `check` before.
+    """Submit an inspected private copy: create a document, or revive the document of the same content and options.
 
-    `sha256`: the hash of its content, if known. `source_path`: the original's path on this machine.
+    Moves the copy to its place, or leaves it if it is not needed. Call `check` before. `sha256`: the hash of its
+    content, if known. `source_path`: the original's path on this machine.
     """
     settings = context.settings
     provider = options.provider or settings.provider
@@ -130,7 +132,10 @@ def submit_copy(
 
 
 def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> DocumentView:
-    """Move the file to its place and insert the row; or return the document of a simultaneous, equal submission."""
+    """Move the file to its place and insert the row; or return the document of a simultaneous, equal submission.
+
+    Removes the file if that fails. `pages`: the number to reserve cost for.
+    """
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
     def work(tx: Tx) -> DocumentView:

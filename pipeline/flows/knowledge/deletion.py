@@ -22,7 +22,7 @@ _PORTION = 1000
 
 
 def remove(context: Context, base_id: str) -> bool:
-    """Remove the base's deleted items for `QUANTUM_S`, then a deleted base itself; return whether some are left."""
+    """Remove the base's deleted items, then a deleted base itself; return True if `QUANTUM_S` ended before the work."""
     until = time.monotonic() + QUANTUM_S
     delete_base = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
     query = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(True)).limit(100)
@@ -43,7 +43,7 @@ def remove(context: Context, base_id: str) -> bool:
 
 
 def _chunks(session: Session, base_id: str, item_id: str) -> int:
-    """Remove a portion of the item's chunks, and return how many."""
+    """Remove up to `_PORTION` of the item's chunks, and return how many."""
     some = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).limit(_PORTION)
     ids = session.execute(some).scalars().all()
     if ids:

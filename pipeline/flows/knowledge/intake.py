@@ -151,7 +151,10 @@ def _known(context: Context, base_id: str, sources: Sequence[Source]) -> dict[st
 
 
 def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings, added: Added) -> None:
-    """Copy an item's file if its content changed, and read the item again. Raises `UserError`."""
+    """Compare a known item's file with its stored copy; if the content changed, store it and read the item again.
+
+    The outcome goes to `added`: changed, unchanged, or failed as a duplicate. Raises `UserError`.
+    """
     if source.path is None:
         raise UserError("name a file", code="usage")
     most = limits.max_file_mb * 1_000_000
@@ -182,7 +185,7 @@ def _join(session: Session, item_id: str, source: Source) -> None:
 def _row(
     context: Context, copies: ExitStack, source: Source, limits: KnowledgeSettings, added: Added
 ) -> dict[str, Any]:
-    """Store the source's file, and return the item's columns. Raises `UserError`."""
+    """Store the file or note of a valid source, and return the item's columns. Raises `UserError`."""
     row: dict[str, Any] = {
         "id": uuid4().hex[:16],
         "type": source.type,
@@ -285,7 +288,7 @@ def _store(
     limits: KnowledgeSettings,
     added: Added,
 ) -> None:
-    """Insert the new rows in their order, as far as the line has room."""
+    """Insert the new rows in their order; refuse duplicates, and the rest once the line is full."""
     if not rows:
         return
 

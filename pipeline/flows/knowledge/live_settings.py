@@ -50,5 +50,5 @@ def in_force(context: Context) -> KnowledgeSettings:
 
 
 def in_force_in(tx: ReadTx) -> KnowledgeSettings:
-    """Return the settings in force as this transaction sees them."""
+    """Return the flow's settings with live changes, as this transaction sees them."""
     return live.with_changes(own(tx.settings), live.values(tx, live_settings(tx.settings)))

@@ -71,7 +71,7 @@ def due_steps(context: Context, scopes: Sequence[str]) -> list[DueStep]:
 
 
 def _to_write(context: Context, ids: Sequence[str], *, all_: bool) -> list[str]:
-    """Return which of these items, or of all items, may write their vectors now."""
+    """Return the ids of those of these items, or with `all_` of all items, that may write their vectors now."""
     due = WRITE.due(context.db.now())
     with context.db.read() as session:
         if not all_ and session.execute(select(ITEMS.c.id).where(ITEMS.c.id.in_(ids), due).limit(1)).first() is None:
@@ -142,7 +142,7 @@ def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Return the items whose wait is over, which a wake-up launches."""
+    """Return the ids of the items whose wait for a retry is over, or that of one of their batches."""
     now = context.db.now()
     over = [select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)]
     # A batch of a cancelled item keeps its due time for ever, so only EMBEDDING items count.

@@ -50,7 +50,10 @@ class UnknownItem(UserError):
 
 
 def base_row(session: Session, name_or_id: str, *, lock: bool = False) -> Any:
-    """Return a base by its id or its name. Raises `UnknownBase`."""
+    """Return a base's row by its id or its name; an id takes precedence. `lock`: until the transaction ends.
+
+    Raises `UnknownBase`, also for a base being deleted.
+    """
     query = select(BASES).where(or_(BASES.c.id == name_or_id, BASES.c.name == name_or_id), BASES.c.deleting.is_(False))
     rows = session.execute(query.with_for_update() if lock else query).all()
     # An id takes precedence over a name that equals it.
@@ -96,7 +99,10 @@ class Which(TypedDict, total=False):
 def items(
     context: Context, base_id: str, *, after: tuple[int, str] | None = None, **which: Unpack[Which]
 ) -> list[ItemView]:
-    """Return items of a base in the order of its line. `after`: start behind this (position, id)."""
+    """Return items of a base in the order of its line, also those being deleted; 500 unless `limit` is given.
+
+    `after`: start behind this (position, id). Raises `UnknownBase`.
+    """
     order = (ITEMS.c.position, ITEMS.c.id)
     with context.db.read() as session:
         query = select(ITEMS).where(*_conditions(session, base_id, which)).order_by(*order)
@@ -118,6 +124,7 @@ def matching(context: Context, base_id: str, *, after: str = "", **which: Unpack
     """Return (ids of matching items that are not being deleted, behind the id `after`; how many match in all).
 
     Sorts by id: reprocessing changes places in line, so a walk along the line would return items twice.
+    Returns 500 ids unless `limit` is given.
     """
     with context.db.read() as session:
         conditions = [*_conditions(session, base_id, which), PRESENT]
@@ -134,7 +141,7 @@ def group_id(context: Context, base_id: str, name: str) -> str:
 
 
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
-    """Count the items of each base by state, by the base's id."""
+    """Count the items of these bases, or of all, by state, also those being deleted. The result is by the base's id."""
     query = select(ITEMS.c.base_id, ITEMS.c.status, func.count()).group_by(ITEMS.c.base_id, ITEMS.c.status)
     if base_ids is not None:
         query = query.where(ITEMS.c.base_id.in_(base_ids))
@@ -153,7 +160,10 @@ def chunk_counts(context: Context) -> dict[str, int]:
 
 
 def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> Tally:
-    """Return the tally of a base's items, or of `item_ids` among them; leave out items being deleted."""
+    """Return the tally of a base's items, or of `item_ids` among them; leave out items being deleted.
+
+    A failed item counts as 100 % in the mean. Raises `UnknownBase`.
+    """
     states: dict[str, int] = {}
     progress = 0
     with context.db.read() as session:
@@ -183,7 +193,7 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
-    """Return the activity of open items, by id, derived from rows, presence and messages."""
+    """Return the activity of those of these items that have not ended, by id, from rows, presence and messages."""
     columns = (
         ITEMS.c.id,
         ITEMS.c.base_id,
@@ -224,7 +234,7 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
 
 
 def _workers(session: Session, rows: Sequence[Any], under_way: Sequence[str]) -> dict[str, list[str]]:
-    """Return the processes that hold claims on each item or on its batches."""
+    """Return the processes that hold claims on each item or on its batches, by item id."""
     by_item = {row.id: [row.worker_id] for row in rows if row.worker_id}
     held = select(BATCHES.c.item_id, BATCHES.c.worker_id).where(
         BATCHES.c.claim_id.is_not(None), BATCHES.c.item_id.in_(under_way)
@@ -235,7 +245,7 @@ def _workers(session: Session, rows: Sequence[Any], under_way: Sequence[str]) ->
 
 
 def _waits(tx: ReadTx, under_way: Sequence[str]) -> dict[str, str]:
-    """Return the items with a batch that waits for a retry, and the batch's error."""
+    """Return the error of a batch that waits for a retry, by item id."""
     waits = select(BATCHES.c.item_id, BATCHES.c.error).where(
         BATCHES.c.next_run_at > tx.now, BATCHES.c.item_id.in_(under_way)
     )
@@ -243,7 +253,7 @@ def _waits(tx: ReadTx, under_way: Sequence[str]) -> dict[str, str]:
 
 
 def _crowded_out(tx: ReadTx, rows: Sequence[Any]) -> set[str]:
-    """Return the items that wait until others are written. See `knowledge.write_concurrency`."""
+    """Return the items that wait until others have written their vectors. See `knowledge.write_concurrency`."""
     ready = {row.id for row in rows if row.status == ItemStatus.EMBEDDING and row.batches_left == 0}
     if not ready:
         return ready
@@ -272,7 +282,10 @@ def _place(session: Session, row: Any) -> int:
 
 
 def _fleet(context: Context, holders: set[str], under_way: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return (live processes, those of `holders` included; items with a message on its way)."""
+    """Return (live processes, those of `holders` included; ids of items with a message on its way).
+
+    Both are empty while Redis does not answer.
+    """
     if not context.online:
         return set(), set()
     try:
@@ -300,7 +313,7 @@ def _gate(context: Context, row: Any) -> str:
 
 
 def queue(context: Context, base_id: str) -> QueueStatus:
-    """Return a base's queue: items in line, items under way, and orphans."""
+    """Return a base's queue: items in line, items under way, and orphans. Raises `UnknownBase`."""
     open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)

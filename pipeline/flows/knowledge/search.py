@@ -83,8 +83,10 @@ def search(
 ) -> Hits:
     """Find chunks for these words, best first, in bases by id or name; None: in all bases.
 
-    The other arguments restrict types, ids, groups and age of items. `around`: how many neighbours to add on each side.
-    `by_meaning=False`: search by words alone. Raises `UnknownBase`, and `UserError` without words.
+    The other arguments restrict types, ids and groups of items; `since`: the least creation time of an item.
+    `around`: how many neighbours each hit has in `before` and `after`, at most 5. `limit` is at most 200.
+    `by_meaning=False`: search by words alone. `Hits.note` names models whose vectors were left out after an error.
+    Raises `UnknownBase`, and `UserError` without words.
     """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -139,7 +141,7 @@ def _provider(model: str) -> str:
 
 
 def _embedded(context: Context, models: Sequence[str], words: str) -> tuple[dict[str, Floats], list[str]]:
-    """Return the vector of the words by model, and the reasons for models without one."""
+    """Return (the vector of the words by model, a note for each model that failed)."""
     by_model: dict[str, Floats] = {}
     notes = []
     for model in models:
@@ -222,7 +224,7 @@ def _by_text(session: Session, query: _Query, limit: int, depth: int) -> list[in
 
 
 def _by_vector(session: Session, query: _Query, depth: int) -> list[dict[int, float]]:
-    """Return the cosines of the nearest chunks for each model, best first."""
+    """Return a dict for each model: the cosine of the nearest chunks by id, best first."""
     if not query.vectors:
         return []
     few = None

@@ -55,7 +55,10 @@ def create_base(
     chunk_tokens: int | None = None,
     chunk_overlap: int | None = None,
 ) -> BaseView:
-    """Create an empty base; the settings supply absent arguments. Raises `UserError`."""
+    """Create an empty base. Settings supply absent arguments; with `provider` but no `model`, the provider's own model.
+
+    Raises `UserError`, also for a name that exists.
+    """
     section = own(context.settings)
     now = context.db.now()
     chosen = (section.embeddings_provider or LOCAL) if provider is None else provider
@@ -130,7 +133,10 @@ def _check(context: Context, row: dict[str, Any]) -> None:
 
 
 def delete_base(context: Context, base_id: str) -> None:
-    """Delete a base and all its items. Interfaces show both as being deleted until their data is gone."""
+    """Mark a base and all its items as being deleted; a worker removes their data later. Raises `UnknownBase`.
+
+    Its name is free at once.
+    """
 
     def act(tx: Tx) -> None:
         row, now = queries.base_row(tx, base_id, lock=True), tx.now
@@ -144,7 +150,7 @@ def delete_base(context: Context, base_id: str) -> None:
 
 
 def delete_items(context: Context, *item_ids: str) -> int:
-    """Delete items with their chunks and vectors, and skip unknown ids; return how many bases lose items."""
+    """Mark items as being deleted, for a worker to remove, and skip unknown ids; return how many bases lose items."""
 
     def act(tx: Tx) -> int:
         bases: set[str] = set()
@@ -165,7 +171,10 @@ def _mark(tx: Tx, which: Any) -> list[str]:
 
 
 def cancel(context: Context, item_id: str) -> CancelStatus:
-    """Stop an item; `ignored` if it had ended. Its published chunks stay searchable. Raises `UnknownItem`."""
+    """Stop an item: it becomes FAILED with the error `Cancelled`. Return `ignored` if it had ended.
+
+    Its published chunks stay searchable. Raises `UnknownItem`.
+    """
 
     def act(tx: Tx) -> CancelStatus:
         return _cancel(tx, _locked(tx, item_id), CANCELLED)
@@ -237,7 +246,8 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
 
 def estimate(context: Context, base: Any, row: Mapping[str, Any]) -> list[Part]:
     """Return what embedding an item may cost, as estimated before reading: by the length of its text or
-    file, and for addresses by an assumed length of pages."""
+    file, and for addresses by an assumed length of pages.
+    """
     pages = {ItemType.URL: 1, ItemType.SITEMAP: live_settings.in_force(context).sitemap_pages}.get(row["type"], 0)
     characters = pages * _PAGE_CHARS or row["size_bytes"] or 2 * row["workload"]
     size = live_settings.in_force(context).batch_size * base.chunk_tokens * call_cost.CHARS_A_TOKEN
@@ -246,7 +256,7 @@ def estimate(context: Context, base: Any, row: Mapping[str, Any]) -> list[Part]:
 
 
 def unfinished(session: Session, item_ids: Collection[str]) -> set[str]:
-    """Return the items that may still cause calls."""
+    """Return the ids of those of these items that may still cause calls."""
     works = and_(ITEMS.c.id.in_(item_ids), ITEMS.c.deleting.is_(False), in_states(ITEMS, OPEN))
     return set(session.execute(select(ITEMS.c.id).where(works)).scalars())
 
@@ -258,7 +268,7 @@ def advance(session: Session, base_id: str, count: int) -> None:
 
 
 def stale(context: Context, base_id: str) -> list[str]:
-    """Return the items that another model embedded than the base names now."""
+    """Return the ids of completed items that another model embedded than the base names now, in order of the line."""
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         maker = registry.embeddings(context.settings, row.provider, row.model)
@@ -270,7 +280,7 @@ def stale(context: Context, base_id: str) -> list[str]:
 
 
 def failed(context: Context, base_id: str) -> list[str]:
-    """Return the failed items of a base, in the order of its line."""
+    """Return the ids of a base's failed items, cancelled ones included, in the order of its line."""
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         query = select(ITEMS.c.id).where(ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.FAILED)
@@ -292,7 +302,7 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = Non
 
 
 def held_up(context: Context, base_id: str) -> list[str]:
-    """Return the processes that hold items or batches of a base; the caller gives up the dead ones."""
+    """Return the ids of processes that hold items or batches of a base, given by its id; they may be dead."""
     open_items = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN))
     with context.db.read() as session:
         holders = set(session.execute(select(ITEMS.c.worker_id).where(ITEMS.c.id.in_(open_items))).scalars())

@@ -24,8 +24,10 @@ _BLANK = 2
 
 
 def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000) -> TextView:
-    """Return an item's text from character `start` on, at most `limit` characters: its chunks without their
-    overlaps, with the headings above them. Raises `UnknownItem`."""
+    """Return an item's published text from character `start` on, at most `limit` characters and never over `MAX_CHARS`.
+
+    The text is its chunks without their overlaps, with the headings above them. Raises `UnknownItem`.
+    """
     with context.db.read() as session:
         row = _row(session, item_id)
         published = (CHUNKS.c.item_id == item_id, CHUNKS.c.generation == row.generation)

@@ -152,7 +152,8 @@ class ShownItem(ItemView):
 
 
 def shown_item(view: ItemView, *, progress: bool = True, standing: Standing | None = None) -> ShownItem:
-    """Return an item as interfaces show it."""
+    """Return an item as interfaces show it; its progress is None while it is being deleted, or with
+    `progress=False`."""
     percent = view.progress if progress and not view.deleting else None
     return view_of(ShownItem, view, progress=percent, standing=standing)
 

@@ -16,7 +16,7 @@ from pipeline.storage.context import Context
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield the active run's waiting sync, and its waiting batches by the queue of their next step."""
+    """Yield counts: the active run's sync if it waits, and its waiting batches by the queue of their next step."""
     routes, waits = current_routes(context), list[Waiting]()
     with context.db.read() as session:
         run = session.execute(select(RUNS.c.id, RUNS.c.mode, RUNS.c.status).where(RUNS.c.active == 1)).one_or_none()
@@ -34,7 +34,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the latest failed batches."""
+    """Return the latest failed batches, newest first."""
     c = BATCHES.c
     failed = select(c.id, c.songs, c.error, c.updated_at).where(c.status == BatchStatus.FAILED)
     with context.db.read() as session:

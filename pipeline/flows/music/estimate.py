@@ -93,7 +93,7 @@ def estimate_run(context: Context, options: StartOptions) -> Estimate:
 
 
 def parts(context: Context, options: StartOptions) -> list[Part]:
-    """Return what a run may cost the caller; reads the library only if the caller's account has a cap."""
+    """Return what a run may cost the caller; empty, without reading the library, if the caller's account has no cap."""
     with context.db.read() as session:
         capped = bool(CALLER.get()) and accounts.cap(session) > 0
     if not capped:
@@ -106,7 +106,7 @@ def parts(context: Context, options: StartOptions) -> list[Part]:
 
 
 def _demand(context: Context, options: StartOptions) -> Demand:
-    """Return the demand of a run; within its limit, songs that only need a vector come first."""
+    """Return the demand of a run. Of a limited number of songs, those that only need a vector come first."""
     left = math.inf if options.limit is None else options.limit
     new = 0 if options.skip_sync or options.mode is Mode.EMBEDDING else sync.preview(context)
     count, chars = _wanted(context, options, vectors_only=True)

@@ -29,7 +29,8 @@ def _text(row: Any) -> Text:
 
 
 def search(session: Session, words: str, limit: int) -> tuple[list[int], bool]:
-    """Return (songs with all words, best first; False), or (songs with some of the words; whether any matched)."""
+    """Return (ids of songs with all words, best first; False), or (ids of songs with some words; whether any
+    matched)."""
     if ids := FULL_TEXT.search(session, words, limit):
         return ids, False
     for some in looser(words):

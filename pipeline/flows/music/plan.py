@@ -49,7 +49,10 @@ class Plan:
 
 
 def plan(context: Context, run_id: str) -> Plan:
-    """Start as many batches as may be under way, and return the run's plan. Ends a run without further work."""
+    """Queue as many pending batches as may be under way, and return the messages that the run's rows ask for.
+
+    Sends none itself. Ends a run without further work.
+    """
     width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)
 

@@ -23,7 +23,10 @@ from pipeline.storage.context import Context
 
 
 def song(context: Context, reference: str) -> SongView:
-    """Return a song by our id, its library's id, title, "artist - title", or its file's name. Raises `UserError`."""
+    """Return a song by our id, its library's id, title, "artist - title", or its file's name, in any case.
+
+    Raises `UserError` if none or several match.
+    """
     key = reference.strip()
     names = (SONGS.c.title, SONGS.c.artist + " - " + SONGS.c.title, SONGS.c.path)
     conditions = [SONGS.c.server_id == key, or_(*(func.lower(name) == func.lower(key) for name in names))]
@@ -48,7 +51,7 @@ def _ends(column: ColumnElement[str], text: str) -> ColumnElement[bool]:
 
 
 def song_by_id(context: Context, song_id: int) -> SongView:
-    """Return a song by our id. Raises `UserError` for an unknown id."""
+    """Return a song by our id, not the library's. Raises `UserError` for an unknown id."""
     by_id = songs_by_id(context, [song_id])
     if song_id not in by_id:
         raise UserError(f"there is no song {song_id}", code="unknown_song")
@@ -168,7 +171,7 @@ def _delayed(run_id: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 
 def last_run(context: Context) -> RunView | None:
-    """Return the active run, else the last run, else None."""
+    """Return the active run, else the newest run; None if none ever started."""
     query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(query).one_or_none()
@@ -176,7 +179,7 @@ def last_run(context: Context) -> RunView | None:
 
 
 def status(context: Context) -> MusicStatus:
-    """Return the status of the pipeline."""
+    """Return the figures of all songs, and the state and batches of the active run, or of the last one."""
     now = context.db.now()
     run = last_run(context)
     with context.db.read() as session:
@@ -214,8 +217,8 @@ def status(context: Context) -> MusicStatus:
 
 
 def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str, list[Holdup]]:
-    """Return (whether a worker runs, the closed gates that the run needs, the provider that stands in, the holdups of
-    its queues)."""
+    """Return (whether a worker runs, why gates that the run needs are closed, the provider that stands in, the holdups
+    of its queues); without Redis, all false or empty."""
     if not context.online:
         return False, "", "", []
     try:

@@ -24,7 +24,7 @@ ANYTHING = anything((RUNS, BATCHES), (RUNS, RUNS.c.active == 1))
 
 
 def due(context: Context) -> list[str]:
-    """Return the active run if its sync or a batch is due, after setting its state by the breakers."""
+    """Return the id of the active run if its sync or a batch is due, after setting its state by the breakers."""
     reflect_breakers(context)
     now = context.db.now()
     batches = select(BATCHES.c.run_id).where(BATCH_WORK.waits(BATCHES.c.next_run_at <= now))
@@ -32,7 +32,8 @@ def due(context: Context) -> list[str]:
 
 
 def runnable(context: Context, _closed_queues: Collection[str] = ()) -> list[str]:
-    """Return the active run, unless it is paused. The launch itself skips batches that wait for closed gates."""
+    """Return the id of the active run, unless it is paused. The launch itself skips batches that wait for closed
+    gates."""
     return _active(context)
 
 
@@ -50,13 +51,14 @@ def next_wait_s(context: Context) -> float | None:
 
 
 def breakers_in_use(context: Context, mode: Mode) -> list[str]:
-    """Return the breakers of the queues that a run of this mode needs now."""
+    """Return the names of the breakers of the queues that a run of this mode needs now."""
     queues = context.gates.queues
     return sorted({queues[name].breaker for name in needed_queues(current_routes(context), mode) if name in queues})
 
 
 def reflect_breakers(context: Context) -> str:
-    """Set the active run's state by the breakers that it needs; return why they are open, or empty."""
+    """Move the active run between RUNNING and BREAKER by the breakers that it needs; return why they are open, or
+    empty."""
     with context.db.read() as session:
         active = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
     if active is None or active.status not in LIVE:

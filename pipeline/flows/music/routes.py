@@ -57,12 +57,12 @@ def needed_queues(routes: Routes, mode: Mode) -> set[str]:
 
 
 def fallback_of(settings: Settings) -> str:
-    """Return the fallback of the provider of metadata; empty without one."""
+    """Return the name of the provider that may stand in for the provider of metadata; empty without one."""
     profile = settings.providers.get(settings.music.provider)
     return profile.fallback if profile is not None and profile.fallback != LOCAL else ""
 
 
 def metadata_provider(context: Context, queue: str) -> tuple[str, str]:
-    """Return the (provider, model) that a message from this queue calls for metadata; a stand-in uses its own model."""
+    """Return the (provider, model) that this queue's messages call for metadata. Empty model: the provider's own."""
     provider, own = context.gates.queues[queue].provider, context.settings.music
     return provider, own.model if provider == own.provider else ""

@@ -27,7 +27,10 @@ _EXTRA = 50
 
 
 def like_song(context: Context, reference: str, limit: int = 10) -> SearchResult:
-    """Find songs like this one, best first. Raises `UserError` if it is unknown or has no vector yet."""
+    """Find songs like this one, best first, without it and without missing songs; `limit` is at most 1000.
+
+    Raises `UserError` if it is unknown or has no vector yet.
+    """
     song = queries.song(context, reference)
     with context.db.read() as session:
         stored = vectors.get(session, KIND, song.id)
@@ -41,9 +44,10 @@ def like_song(context: Context, reference: str, limit: int = 10) -> SearchResult
 
 
 def for_words(context: Context, words: str, limit: int = 10) -> SearchResult:
-    """Find songs by names, albums and tags, and for a mood, best first.
+    """Find songs by names, albums and tags, and for a mood, best first; `limit` is at most 1000.
 
-    Calls the provider of embeddings through its gate, if one is configured and songs have vectors.
+    Calls the provider of embeddings through its gate, if one is configured and songs have vectors. Raises `UserError`
+    without words, or if that call fails.
     """
     words, limit = words.strip(), _within(limit)
     if not words:

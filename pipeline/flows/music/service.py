@@ -98,7 +98,10 @@ def _without_provider(settings: Settings) -> str:
 
 
 def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
-    """Start a run. Raises `AlreadyRunning` if one is active. `expected`: the estimated cost for the caller."""
+    """Start a run. Raises `AlreadyRunning` if one is active, `UserError` for bad options.
+
+    `expected`: the estimated cost for the caller.
+    """
     check(context.settings, options)
     run_id = uuid4().hex
 
@@ -140,7 +143,7 @@ def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()
 
 
 def pause(context: Context) -> RunView:
-    """Let calls under way end, and start no others. Harmless if the run is paused."""
+    """Let calls under way end, and start no others. Harmless if the run is paused. Raises `UserError` without a run."""
 
     def work(tx: Tx) -> RunView:
         run = _active(tx)
@@ -155,7 +158,10 @@ def pause(context: Context) -> RunView:
 
 
 def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
-    """Continue a paused run. `expected`: the cost of the rest, if no account has a reservation for it."""
+    """Continue the paused run. `expected`: the cost of the rest, if no account has a reservation for it.
+
+    Raises `UserError` if no run is paused.
+    """
     resumed: list[str] = []  # by an earlier try of the transaction, whose answer may be lost
 
     def work(tx: Tx) -> RunView:
@@ -177,7 +183,7 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
 
 
 def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
-    """Return the runs that may still cause calls; a paused one may while calls are under way."""
+    """Return the ids of runs that may still cause calls; a paused one may while calls are under way."""
     claimed = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status == BatchStatus.PROCESSING)
     goes_on = and_(RUNS.c.active == 1, RUNS.c.status != PipelineState.PAUSED)
     works = and_(RUNS.c.id.in_(run_ids), or_(goes_on, claimed.exists()))
@@ -185,7 +191,10 @@ def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
 
 
 def stop(context: Context) -> RunView:
-    """End the run. Results of calls under way are kept; other songs become pending again."""
+    """End the active run. Results of calls under way are kept; other songs become pending again.
+
+    Raises `UserError` without an active run.
+    """
     stopped: list[str] = []  # by an earlier try of the transaction, whose answer may be lost
 
     def work(tx: Tx) -> RunView:
@@ -201,7 +210,7 @@ def stop(context: Context) -> RunView:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return what retention deletes: ended runs and batches, except the last run, which the status shows."""
+    """Return the rules of retention: for ended runs and batches, except the last run, which the status shows."""
     kept = context.settings.retention
     last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
     open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))

@@ -19,7 +19,7 @@ ERROR = (
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """End the active run as failed if it waits for metadata without a provider; return its id."""
+    """End the active run as failed if it waits for metadata without a provider; return its id in a list, else none."""
     if context.settings.music.provider:
         return []
 

@@ -27,7 +27,7 @@ def embeddings(settings: Settings) -> Embeddings:
 
 
 def vector_space(settings: Settings) -> str:
-    """Return provider and model of new vectors."""
+    """Return `provider:model` of new vectors; only vectors of one space are comparable."""
     maker = embeddings(settings)
     return f"{maker.name}:{maker.model}"
 

@@ -189,7 +189,7 @@ class MusicStatus:
     run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
-        """Return the status as JSON, by the design's names."""
+        """Return the status as a dict, ready for JSON, by the design's names."""
         return {to_camel(name): value for name, value in plain(self).items()}
 
 

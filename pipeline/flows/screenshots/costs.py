@@ -35,7 +35,7 @@ def of_frames(tx: ReadTx, count: int) -> list[Part]:
 
 
 def of_letters(tx: ReadTx, kind: str) -> list[Part]:
-    """Estimate the cost of repeating a dead letter, a merge or a vector."""
+    """Estimate the cost of repeating a dead letter of this `kind`: `merge` or `vector`."""
     own = tx.settings.screenshots
     calls = {
         "merge": (own.text_provider, own.text_model, Operation.MERGE.value),

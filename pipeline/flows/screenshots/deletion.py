@@ -45,7 +45,10 @@ class Forgotten:
 
 
 def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
-    """Delete frames captured in [since, until) and everything derived from them. Safe to repeat after a crash."""
+    """Delete frames captured in [since, until) and everything derived from them. Safe to repeat after a crash.
+
+    Raises `UserError` for an empty range.
+    """
     if since >= until:
         raise UserError("the range ends before it begins", code="usage")
     within = and_(SHOTS.c.ts >= since, SHOTS.c.ts < until)
@@ -110,7 +113,7 @@ def _forget(tx: Tx, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
 
 
 def _concerned(session: Session, doomed: set[int]) -> set[int]:
-    """Return the doomed nodes and all nodes that are connected to them by merges."""
+    """Return the ids of the doomed nodes and of all nodes that are connected to them by merges."""
     concerned: set[int] = set()
     fresh = set(doomed)
     while fresh:

@@ -63,7 +63,10 @@ def live_settings(settings: Settings) -> dict[str, Live]:
 
 
 def patterns(text: str) -> str:
-    """Normalise patterns separated by semicolons, without repeats. Raises `ValueError`."""
+    """Return patterns, separated by semicolons, as one text without repeats.
+
+    Raises `ValueError` for too many or too long ones, or for one that excludes everything.
+    """
     by_key = {pattern.casefold(): pattern for pattern in reversed(patterns_in(text))}
     named = list(by_key.values())[::-1]
     if len(named) > MAX_PATTERNS:
@@ -77,7 +80,7 @@ def patterns(text: str) -> str:
 
 
 def patterns_in(text: str) -> list[str]:
-    """Split a text into its patterns."""
+    """Split a text at its semicolons into patterns, without blanks around them."""
     return [part.strip() for part in text.split(_BETWEEN) if part.strip()]
 
 

@@ -122,7 +122,7 @@ def ready_buffers(context: Context) -> list[str]:
 
 
 def next_steps(context: Context, ids: Sequence[int]) -> list[NextStep]:
-    """Return the messages that these batches' rows ask for now."""
+    """Return the messages that these batches' rows ask for now, at most one kind for each batch."""
     now = context.db.now()
     counted = _shard_counts(now)
     with context.db.read() as session:
@@ -167,7 +167,7 @@ def priority(queue: str, urgency: int) -> int:
 
 
 def take_turns(context: Context) -> list[int]:
-    """Give free places to new and old batches by turns; return their ids.
+    """Give free places in the analysis to new and old batches by turns; return the ids of the batches that got one.
 
     Rules: docs/sources/screenshots.md#scan.
     """
@@ -198,7 +198,7 @@ def _note_turn(context: Context, turn: int) -> None:
 
 
 def places(rules: ScreenshotSettings) -> int:
-    """Return the number of batches under analysis at once: enough for every allowed call, and a few to follow."""
+    """Return how many batches may be under analysis at once: enough for every allowed call, and a few to follow."""
     shards = math.ceil(rules.batch_size / rules.shard_size)
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
@@ -235,7 +235,8 @@ def _unpicked(now: datetime) -> ColumnElement[bool]:
 
 
 def _waiting_in(step: Step) -> ColumnElement[bool]:
-    """Select batches in this step that ask for a message once they are due; analysis also needs its turn."""
+    """Return the condition that a batch in this step asks for a message once it is due; analysis also needs its
+    turn."""
     claimable = and_(in_states(BATCHES, CLAIMABLE), BATCHES.c.step == step)
     return and_(claimable, BATCHES.c.urgency.is_not(None)) if step is Step.ANALYSE else claimable
 
@@ -251,7 +252,10 @@ def _under_way(tx: ReadTx, step: Step) -> int:
 
 
 def due(context: Context) -> list[str]:
-    """Return the scopes that are due by now; frames that waited long enough for a batch come first."""
+    """Return the scopes that are due by now; frames that waited long enough for a batch come first.
+
+    Always includes `Scope.all()`, even without work there.
+    """
     now = context.db.now()
     with context.db.read() as session:
         waited = (
@@ -263,7 +267,10 @@ def due(context: Context) -> list[str]:
 
 
 def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
-    """Yield every scope that has work now, except batches that wait only for `closed_queues`."""
+    """Yield every scope that has work now, except batches that wait only for `closed_queues`.
+
+    Always includes `Scope.all()`, even without work there.
+    """
     yield from ready_buffers(context)
     yield from Scope.all()
     open_to, now = routes(context), context.db.now()

@@ -241,7 +241,10 @@ def nodes_by_id(context: Context, node_ids: Sequence[int]) -> dict[int, NodeView
 
 
 def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[int, NodeFrames]:
-    """Return each node's earliest frames, at most `each`, and the number of all its frames, by node id."""
+    """Return each node's earliest frames, at most `each`, and the number of all its frames, by node id.
+
+    Leaves out nodes without frames, and ids beyond the first `PORTION`.
+    """
     ranked = (
         select(
             LINKS.c.node_id,
@@ -269,7 +272,7 @@ def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[
 
 
 def screenshots_of(context: Context, batch_id: int) -> list[ScreenshotView]:
-    """Return a batch's frames in the order of capture; deleted frames are missing."""
+    """Return the frames that are in a batch now, in the order of capture, without deleted frames."""
     query = select(SHOTS).where(SHOTS.c.batch_id == batch_id).order_by(SHOTS.c.ts, SHOTS.c.id)
     with context.db.read() as session:
         return [_screenshot(context, row) for row in session.execute(query)]
@@ -372,7 +375,7 @@ def dead_letters(
 
 
 def dead_letter_counts(context: Context) -> dict[str, int]:
-    """Count dead letters by kind."""
+    """Count dead letters by kind; a kind without any has 0."""
     with context.db.read() as session:
         return {
             kind: session.execute(
@@ -395,9 +398,9 @@ def extent(context: Context, since: datetime, until: datetime) -> Extent:
 
 
 def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
-    """Return the states of these frames; leave out unknown ids.
+    """Return the state of each of these frames: of its batch, or PENDING without one; leave out unknown ids.
 
-    A frame succeeds with its batch: then search finds its nodes.
+    A frame that failed permanently keeps that state. A frame succeeds with its batch: then search finds its nodes.
     """
     states: dict[int, WorkStatus] = {}
     with context.db.read() as session:

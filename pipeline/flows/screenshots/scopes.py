@@ -38,7 +38,7 @@ def batch_ids(scopes: Iterable[str]) -> list[int]:
 
 
 def buffers_among(scopes: Iterable[str]) -> set[str]:
-    """Return the buffers among these scopes."""
+    """Return those of these scopes that are buffers, to flush or not."""
     return {scope for scope in scopes if scope.startswith((_BUFFER, _FLUSH))}
 
 

@@ -37,7 +37,8 @@ def find(
 ) -> SearchResult:
     """Search nodes by text and by vectors; return the best first.
 
-    Calls the embeddings provider, if one is configured, unless `by_meaning` is False. Raises `UserError` without words.
+    Calls the embeddings provider, if one is configured, unless `by_meaning` is False; if the call fails, words alone
+    decide, and `note` says why. Raises `UserError` without words.
     """
     if not words.strip():
         raise UserError("the query is empty", code="empty_query")

@@ -41,7 +41,7 @@ _NEXT = {"batch": Scope.BATCHES, "merge": Scope.MERGES, "vector": Scope.VECTORS}
 
 
 def batch_now(context: Context, source: str) -> None:
-    """Batch a source's frames without waiting for more."""
+    """Ask workers to batch all of a source's frames without waiting for more; returns before they do."""
     context.db.run(lambda tx: tx.launch(FLOW, buffer_of(source, flush=True)))
 
 
@@ -91,7 +91,8 @@ def _admit(tx: Tx, kind: str, ids: Sequence[int]) -> None:
 
 
 def exclusions(context: Context) -> Exclusions:
-    """Return the patterns of programs and titles whose frames Penstock never stores."""
+    """Return the patterns of programs and titles whose frames Penstock never stores, live ones and those of the
+    settings."""
     own, known = context.settings.screenshots, live_settings(context.settings)
     with context.db.read() as session:
         values = {value.key: str(value.value) for value in live.values(session, known)}

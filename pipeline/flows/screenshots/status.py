@@ -76,7 +76,7 @@ def status(context: Context, *, makers: bool = True) -> Status:
 
 
 def retries(context: Context) -> list[Retry]:
-    """Return failed work that a retry follows, by kind, with the latest reason."""
+    """Return the counts of failed batches and merges that a retry follows, with the latest reason."""
     with context.db.read() as session:
         return _retries(session)
 
@@ -110,7 +110,7 @@ def _notes(tx: ReadTx, *, any_frames: bool) -> list[str]:
 
 
 def closed(context: Context) -> list[str]:
-    """Return why gates of the flow's queues are closed, in words."""
+    """Return why gates of the flow's queues are closed, in words; empty while Redis is down."""
     if not context.online:
         return []
     names = sorted(queue.name for queue in live_settings.gated_queues(context.settings))
@@ -129,7 +129,8 @@ def _buffered(session: Session) -> int:
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield frames without a batch, batches that wait for their turn, and units under way, by the queues open now."""
+    """Yield counts: frames without a batch, batches that wait for their turn, and units by the queue open to them
+    now."""
     # Breakers are in Redis. While Redis is down, reading them would take seconds, and no message can move.
     now, to = context.db.now(), routes(context) if context.online else Routes(CONTROL, CONTROL, CONTROL)
     unbegun = (in_states(BATCHES, CLAIMABLE), BATCHES.c.step == Step.ANALYSE)
@@ -153,7 +154,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the newest batches without an automatic retry."""
+    """Return the newest batches that are dead letters; `limit` at most."""
     c = BATCHES.c
     failed = select(BATCHES).where(c.status == WorkStatus.FAILED_PERMANENT)
     with context.db.read() as session:

@@ -20,18 +20,19 @@ ANYTHING = anything([DELIVERIES], (DELIVERIES, WORK.claimable), (ENDPOINTS, BEHI
 
 
 def due(context: Context) -> list[str]:
-    """Fan out new events, then return `SEND` if an endpoint can take a delivery."""
+    """Create the deliveries of new events, then return `[SEND]` if an endpoint can take a delivery, else an empty
+    list."""
     fan_out(context)
     return [SEND] if places(context) else []
 
 
 def runnable(context: Context, _closed_queues: Collection[str]) -> list[str]:
-    """Return `SEND` if an endpoint can take a delivery."""
+    """Return `[SEND]` if an endpoint can take a delivery, else an empty list."""
     return [SEND] if places(context) else []
 
 
 def places(context: Context) -> int:
-    """Return the number of deliveries to have under way now."""
+    """Return how many deliveries to have under way now; 0 if no endpoint can take one."""
     rules = webhooks_of(context.settings)
     with context.db.read() as session:
         endpoints = delivery.ready(session)
@@ -40,7 +41,7 @@ def places(context: Context) -> int:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until a delivery or an endpoint is due."""
+    """Return the seconds until a waiting delivery or a paused endpoint is due; None without one."""
     with context.db.read() as session:
         return delivery.next_due_s(session)
 

@@ -131,14 +131,14 @@ def delivery(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def attempts(context: Context, delivery_id: int) -> list[AttemptView]:
-    """Return all attempts at a delivery, the oldest first."""
+    """Return all attempts at a delivery, the oldest first; empty for an unknown delivery."""
     query = select(ATTEMPTS).where(ATTEMPTS.c.delivery_id == delivery_id).order_by(ATTEMPTS.c.id)
     with context.db.read() as session:
         return [view_of(AttemptView, row) for row in session.execute(query)]
 
 
 def delivery_counts(context: Context, endpoint_id: str | None = None) -> dict[DeliveryStatus, int]:
-    """Count deliveries by state, to all endpoints or one."""
+    """Count deliveries by state, to all endpoints or one; states without deliveries have 0."""
     query = select(DELIVERIES.c.status, func.count()).group_by(DELIVERIES.c.status)
     if endpoint_id is not None:
         query = query.where(DELIVERIES.c.endpoint_id == endpoint_id)

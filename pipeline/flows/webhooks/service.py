@@ -43,9 +43,9 @@ class Created:
 
 
 def create(context: Context, url: str, types: Sequence[str] = (), description: str = "") -> Created:
-    """Add an endpoint for later events: `types` such as `document.completed` or `document.*`; none: all events.
+    """Add an endpoint for later events. `types`: such as `document.completed` or `document.*`; none: all events.
 
-    Raises `UserError` for invalid values.
+    Raises `UserError` for invalid values, or beyond `max_endpoints`.
     """
     check_url(url)
     _check_types(types)
@@ -84,7 +84,10 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint. A reactivated endpoint gets events from then on; `replay_range` sends earlier events."""
+    """Change an endpoint; None leaves a value as it is. Raises `UserError` for invalid values.
+
+    A reactivated endpoint gets events from then on; `replay_range` sends earlier events.
+    """
     if url is not None:
         check_url(url)
     _check_types(types or ())
@@ -130,7 +133,10 @@ def remove(context: Context, endpoint_id: str) -> None:
 
 
 def test(context: Context, endpoint_id: str) -> DeliveryView:
-    """Send a test to the endpoint, independently of its types."""
+    """Add a test delivery for the endpoint, independently of its types, and end the endpoint's pause.
+
+    Workers send it. Raises `UserError` for a disabled endpoint.
+    """
 
     def act(tx: Tx) -> DeliveryView:
         row, now = _lock(tx, endpoint_id), tx.now
@@ -146,7 +152,10 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
 
 
 def replay(context: Context, delivery_id: int) -> DeliveryView:
-    """Repeat a delivery with any outcome; send a waiting one at once."""
+    """Make a delivery with any outcome pending again, as if untried; a waiting one becomes due at once.
+
+    Raises `UnknownDelivery`, or `IllegalTransition` while it is being sent.
+    """
 
     def act(tx: Tx) -> DeliveryView:
         query = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
@@ -162,9 +171,10 @@ def replay(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
-    """Repeat all stored events of a time range that an endpoint wants; return their number.
+    """Send an endpoint all stored events of a time range that it wants, also again; return their number.
 
-    Sends waiting deliveries at once. Includes events from before, such as from times when the endpoint was disabled.
+    Waiting deliveries become due at once. Includes events from times when the endpoint was disabled. Raises `UserError`
+    for a disabled endpoint.
     """
     with context.db.read() as session:
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
@@ -180,7 +190,10 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
 
 
 def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
-    """Repeat every failed delivery, to one endpoint or to all active ones; return their number."""
+    """Make every failed delivery pending again, to one endpoint or to all active ones; return their number.
+
+    Raises `UserError` for a disabled endpoint.
+    """
     with context.db.read() as session:
         which = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
         endpoints = session.execute(select(ENDPOINTS).where(which)).all()
@@ -199,7 +212,7 @@ def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return the retention of ended deliveries with their attempts."""
+    """Return the rule of retention for ended deliveries with their attempts."""
     rule = Rule(webhooks_of(context.settings).deliveries_days)
     ended = DELIVERIES.c.status.in_([DeliveryStatus.DELIVERED, DeliveryStatus.FAILED])
     return [rows("deliveries", rule, DELIVERIES.c.id, DELIVERIES.c.created_at, ended)]

@@ -19,7 +19,8 @@ GARBLED = 2
 
 
 def is_uncertain(share: float | None) -> bool:
-    """Whether most of a page's recognised text may be wrong. `share`: the share of uncertain words."""
+    """Whether most of a page's recognised text may be wrong: `share`, of uncertain words, is known and at least
+    `UNCERTAIN`."""
     return share is not None and share >= UNCERTAIN
 
 

@@ -30,12 +30,12 @@ def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = Mappin
 
 
 def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[str]:
-    """Return the Markdown of each page as in the merged result."""
+    """Return the Markdown of each page as in the merged result: split tables move to the page where they begin."""
     return join_tables([page_text(page) for page in ordered], [layouts.get(page["page"]) for page in ordered])
 
 
 def page_text(page: Json) -> str:
-    """Return the page's Markdown, or the reason why it is missing."""
+    """Return the page's Markdown, or a line that says why it is missing; a text older than a failed retry says so."""
     if has_text(page["status"], page["content"]):
         text = str(page["content"]).strip("\n")
         return (

@@ -124,7 +124,10 @@ class PageConversion:
         return self._keep(attempt, paid) if attempt.call_id and paid and not attempt.kept else attempt
 
     def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
-        """Return the page's Markdown. Fills `facts` for the ledger, even when it raises."""
+        """Return the page's Markdown: from the cache, a kept answer, or a call.
+
+        Fills `facts` for the ledger, even on errors.
+        """
         key = (unit.provider, unit.model)
         if key not in self._converters:
             self._converters[key] = registry.page_converter(self._context.settings, *key)
@@ -167,7 +170,8 @@ class PageConversion:
         return guarded.call(lambda: reader.convert(smaller), charged)
 
     def _keep(self, attempt: Attempt, paid: Answer) -> Attempt:
-        """Keep a paid answer on disk until the attempt is settled."""
+        """Write a paid answer to a file until the database has it; return the attempt with the file's path in
+        `kept`."""
         facts = {name: getattr(attempt, name) for name in _FACTS}
         content = {
             "answer": kept_form(paid),

@@ -209,8 +209,8 @@ def settle_and_claim(
 ) -> PageBatch | None:
     """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
-    `is_first`: first give back the claims of the message's earlier delivery. Returns None if the document was
-    deleted.
+    Claims none unless the document is PROCESSING afterwards. Returns None if the document was deleted.
+    `is_first`: first give back the claims of the message's earlier delivery.
     """
     row = lock(tx, document_id)
     if row is None:
@@ -361,7 +361,7 @@ def charge(session: Session, document_id: str, cost: float) -> None:
 
 
 def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
-    """Return the trace of an attempt's call."""
+    """Return the columns of the trace of an attempt's call; `now` is the time of its end."""
     unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
     return {
         "call_id": attempt.call_id,

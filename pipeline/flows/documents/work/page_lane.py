@@ -61,7 +61,11 @@ class PageLane:
         """Failed attempts by kind of error; monitors must not see texts of pages or providers."""
 
     def run(self, quantum_s: float, batch: int = 1) -> Settled:
-        """Give back the pages of this message's earlier delivery, then convert pages for about `quantum_s` seconds."""
+        """Give back the pages of this message's earlier delivery, then convert pages for about `quantum_s` seconds.
+
+        Raises unexpected errors after giving back the claimed pages, whose attempts count. `batch`: pages to claim at
+        once.
+        """
         try:
             with closing(self._conversion) as conversion:
                 hop = run_lane(

@@ -66,7 +66,10 @@ class _Watch:
         return time.monotonic() > self._ends
 
     def __call__(self) -> bool:
-        """Return True. Raises `ClaimLost`, or `UnitError` with code `too_slow`."""
+        """Return True, and renew the claim every `RENEW_EVERY_S`.
+
+        Raises `ClaimLost`, or `UnitError` with code `too_slow`.
+        """
         now = time.monotonic()
         if self.is_over:
             raise refused(f"Splitting takes more than {self._allowed_s:g} s; convert it in parts.", "too_slow")

@@ -28,7 +28,8 @@ CATCH_UP_S = 5.0
 
 
 def index(context: Context, document_id: str) -> int:
-    """Index the document's pages if that is due, and return how many. Stops if the document is merged again."""
+    """Index the document's pages if that is due, and return how many. Stops if the document is deleted or merged
+    again."""
     with context.db.read() as session:
         query = select(DOCUMENTS.c.finished_at).where(DOCUMENTS.c.id == document_id, DOCUMENTS.c.unindexed)
         merged_at = session.execute(query).scalar()

@@ -35,7 +35,7 @@ ADMISSION_ORDER = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
 
 
 def admit(context: Context) -> list[str]:
-    """Admit as many items as the limits allow, and return their ids."""
+    """Move as many items from the line to under way as the limits allow, and return their ids."""
     limits, closed = live_settings.in_force(context), _closed_providers(context)
     with context.db.read() as session:
         waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
@@ -59,7 +59,10 @@ def _under_way() -> Any:
 
 
 def _room(under_way: Sequence[Any], limits: KnowledgeSettings, closed: Container[str]) -> int:
-    """Return how many items may be admitted, within the limits of items under way and of items being read."""
+    """Return how many items may be admitted within the limits of items under way and of items being read.
+
+    May be negative.
+    """
     read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
     stuck = sum(
         row.status == ItemStatus.EMBEDDING and row.batches_left > 0 and row.space.partition(":")[0] in closed
@@ -97,7 +100,7 @@ def _admit(tx: Tx, limits: KnowledgeSettings, closed: Container[str]) -> list[st
 
 
 def _next(session: Session, full: Sequence[str]) -> list[str]:
-    """Return the bases with items in line, except the `full` ones, in the order of their turns."""
+    """Return the ids of bases with items in line, except the `full` ones, in the order of their turns."""
     line = select(ITEMS.c.id).where(IN_LINE, ITEMS.c.base_id == BASES.c.id).exists()
     query = select(BASES.c.id).where(line, BASES.c.deleting.is_(False), BASES.c.id.not_in(full))
     return list(session.execute(query.order_by(BASES.c.turn, BASES.c.created_at, BASES.c.id)).scalars())
@@ -109,7 +112,7 @@ def _oldest(session: Session, base_id: str) -> Any | None:
 
 
 def waiting_to_write(session: Session, limits: KnowledgeSettings, claimable: ColumnElement[bool]) -> list[str]:
-    """Return the items whose vectors may be written now: the first admitted, as many as the limit of writers allows."""
+    """Return the ids of the items whose vectors may be written now: the first admitted, as far as writers are free."""
     held = select(func.count()).select_from(ITEMS).where(UNDER_WAY, ITEMS.c.claim_id.is_not(None))
     busy: int = session.execute(
         held.where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)

@@ -87,7 +87,10 @@ class Claimed:
 
 
 def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: GuardedCall | None) -> Settled:
-    """Make the vectors of the item's next batch for this provider, if one waits."""
+    """Make and store the vectors of the item's next batch for this provider, if one waits.
+
+    Failures go to the row. Leaves the gate of `guarded` in any case.
+    """
     tracer = Tracer(context, guarded)
     try:
         claimed = context.db.run(lambda tx: _claim(tx, item_id, provider, owner))
@@ -124,7 +127,7 @@ def _claim(tx: Tx, item_id: str, provider: str, owner: Owner) -> Claimed | None:
 
 
 def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
-    """Return the vectors in stored form. Raises `UnitError`."""
+    """Make the batch's vectors, and return them as bytes to store. Raises `UnitError`."""
     texts, provider = claimed.texts, claimed.row.provider
     model = claimed.item.space.partition(":")[2]
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)

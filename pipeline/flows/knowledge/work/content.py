@@ -79,7 +79,10 @@ class Checkpoint:
         self._reported = 0
 
     def wanted(self) -> bool:
-        """Whether the claim still holds. A cancellation, a deletion or another worker's claim ends it."""
+        """Whether the claim still holds, checked every `CHECK_S`; True if the database does not answer.
+
+        A cancellation, a deletion or another worker's claim ends it.
+        """
         now = time.monotonic()
         if self._wanted and now - self._checked_at >= CHECK_S:
             self._checked_at = now
@@ -92,7 +95,7 @@ class Checkpoint:
         return self._wanted
 
     def read(self, fraction: float) -> None:
-        """Report how much of the item is read, 0 to 1. Progress never decreases."""
+        """Write to the row how much of the item is read, 0 to 1. The row's progress never decreases."""
         now, percent = time.monotonic(), read_progress(self._weight, fraction)
         if percent <= self._reported or now - self._reported_at < REPORT_S:
             return
@@ -114,7 +117,7 @@ class Claimed:
 
 
 def read(context: Context, item_id: str, owner: Owner) -> Settled:
-    """Read and chunk the item if that is due. Failures go to the row."""
+    """Read and chunk the item if that is due, and store the chunks. Failures go to the row."""
     claimed = context.db.run(lambda tx: _claim(tx, context, item_id, owner))
     if claimed is None:
         return Settled()
@@ -170,7 +173,7 @@ def limits_of(section: KnowledgeSettings, reading: ReadingSettings) -> Limits:
 
 
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
-    """Store the chunks and their batches. Raises `ClaimLost`."""
+    """Split the text, and store its chunks and batches. Raises `ClaimLost`, and `UnitError` for an empty text."""
     row, base = claimed.row, claimed.base
     chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.checkpoint.wanted)
     if not chunks:

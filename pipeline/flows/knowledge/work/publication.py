@@ -152,7 +152,7 @@ def _of(row: Any, numbers: Sequence[int]) -> ColumnElement[bool]:
 
 
 def _write(tx: Tx, *, row: Any, numbers: Sequence[int]) -> None:
-    """Write the vectors and the texts of some batches."""
+    """Put the vectors and the full text of these batches' chunks into the indexes of the search."""
     batches = tx.execute(select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors).where(_of(row, numbers)))
     by_batch = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in batches}
     chunks = tx.execute(

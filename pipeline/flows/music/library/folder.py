@@ -54,11 +54,14 @@ class MusicFolder:
         self.unreadable = 0
 
     def count(self) -> Listing:
-        """Return an empty listing: the walk sees all songs, except for unreadable ones."""
+        """Return a listing with the count 0: the walk sees all songs, except for unreadable ones."""
         return Listing(0, scanning=False, scanned_at="")
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """Yield all songs, page by page. Raises `LibraryError` (transient) if no child process can start."""
+        """Yield all songs, in pages of up to `PAGE`; leave out unreadable files, and count them in `unreadable`.
+
+        Raises `LibraryError` (transient) if no child process can start.
+        """
         page: list[SongTags] = []
         with Session(advice="") as session:
             for path in self._files():

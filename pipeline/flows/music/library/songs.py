@@ -102,7 +102,7 @@ class SyncReport:
     """Why the sync is incomplete."""
 
     def add(self, other: "SyncReport") -> None:
-        """Add the figures of another sync."""
+        """Add the figures of another sync; complete only if both are."""
         for name, value in asdict(other).items():
             if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
@@ -114,7 +114,10 @@ _TAGS = tuple(name for name in SongTags.__dataclass_fields__ if name != "server_
 
 
 def store(session: Session, library: str, songs: Iterable[SongTags], started: datetime) -> SyncReport:
-    """Add and change the rows of one page, in the caller's transaction. `started`: the start of this sync."""
+    """Add and change the rows of one page, in the caller's transaction; return the figures.
+
+    `started`: this sync's start.
+    """
     page = {song.server_id: song for song in songs}
     query = select(SONGS).where(SONGS.c.library == library, SONGS.c.server_id.in_(list(page)))
     known = {row.server_id: row for row in session.execute(query)}
@@ -228,7 +231,7 @@ def windows(session: Session, library: str, started: datetime) -> list[range]:
 
 
 def flag_missing(tx: Tx, library: str, started: datetime) -> int:
-    """Flag the songs that this complete listing lacks, and return how many are new. Deletes nothing."""
+    """Flag the songs that this complete listing lacks; return how many were not flagged before. Deletes nothing."""
     missing = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
     flagged = tx.execute(update(SONGS).where(missing).values(missing_since=tx.now, updated_at=tx.now))
     return cast("CursorResult[Any]", flagged).rowcount

@@ -83,7 +83,7 @@ class SubsonicServer:
         return f"{reply.get('type') or 'Subsonic'} {reply.get('serverVersion') or reply.get('version') or ''}".strip()
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """Yield all songs, page by page. Raises `LibraryError`."""
+        """Yield all songs, in pages of up to `page_size`. Raises `LibraryError`, also for a list without an end."""
         offset = barren = 0
         while True:
             page = self._page(offset)
@@ -110,7 +110,10 @@ class SubsonicServer:
         return songs
 
     def count(self) -> Listing | None:
-        """Return the server's number of songs and its state of scanning; None if it does not report them."""
+        """Return the server's number of songs and its state of scanning; None if it does not report them.
+
+        Raises `LibraryError` for a transient error only.
+        """
         try:
             status = self._call("getScanStatus").get("scanStatus")
         except LibraryError as error:
@@ -180,7 +183,7 @@ class SubsonicServer:
 
 
 def _json_reply(body: bytes) -> dict[str, Any] | None:
-    """Return the content of the envelope; None without one."""
+    """Return the object in the envelope `subsonic-response`; None for any other body."""
     try:
         data = foreign_json.loads(body)
     except (ValueError, RecursionError):

@@ -25,7 +25,10 @@ OnPage = Callable[[int, int | None], None]
 
 
 def sources(context: Context, close: ExitStack, folder: Path | None = None) -> list[Source]:
-    """Return `folder`, or the configured libraries. Raises `UserError` without any."""
+    """Return `folder` as a library, or the configured libraries. Raises `UserError` without any.
+
+    `close` closes their connections.
+    """
     settings = context.settings.music
     if folder is not None:
         return [MusicFolder(folder)]
@@ -50,7 +53,7 @@ def sync_libraries(
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
 ) -> SyncReport:
-    """Sync the rows with all libraries, or only with `folder`.
+    """Sync the rows with all libraries, or only with `folder`, and return the sum of the figures.
 
     Raises `UserError` if one cannot be read: the pages before stay, and its sync flags no song as missing.
     """
@@ -86,7 +89,8 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
 
 
 def _relink(context: Context, name: str, started: datetime) -> int:
-    """Link songs that have other ids now, window by window, since a rescan may change all ids."""
+    """Link known songs that have other ids now, and return how many; window by window, since a rescan may change all
+    ids."""
     linked = 0
     for by in ("path", "musicbrainz_id"):
         for paid in (True, False):

@@ -15,7 +15,7 @@ _GENRE = "#genre:"
 
 
 def song_columns(analysis: Analysis, song: SongFacts) -> dict[str, Any]:
-    """Return the columns of the song's row."""
+    """Return the columns of a song's row that the model's answer sets."""
     anchor, tags = analysis.vector_anchor, analysis.embedding_tags
     return {
         "description": f"{anchor.acoustic_model}\n\n[Imagery] {anchor.semantic_push}",

@@ -38,7 +38,7 @@ class SongFacts:
 
 
 def prompt(songs: Sequence[SongFacts]) -> str:
-    """Return the songs of a batch as JSON."""
+    """Return JSON text with the server id, title and artist of each song."""
     listed = [{"id": song.server_id, "title": song.title, "artist": song.artist} for song in songs]
     return json.dumps(listed, ensure_ascii=False, indent=1)
 

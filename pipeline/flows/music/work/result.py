@@ -40,7 +40,10 @@ def song_facts(session: Session, batch_id: int) -> list[SongFacts]:
 
 
 def keep(tx: Tx, batch_id: int) -> Saved:
-    """Write the batch's paid results to its songs, without changing their states."""
+    """Write the batch's paid results to its songs, without changing their states.
+
+    New metadata voids a song's old vector.
+    """
     batch = tx.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one()
     songs = {song.id: song for song in song_facts(tx, batch_id)}
     analyses = {song_id: analysis for song_id, analysis in load(batch.analysis).items() if song_id in songs}
@@ -105,7 +108,7 @@ def cancel_unpaid(tx: Tx, which: ColumnElement[bool]) -> None:
 
 
 def cancel(tx: Tx, batch_ids: Sequence[int]) -> None:
-    """Cancel batches of an ended run: their songs become free, and keep paid results."""
+    """Cancel batches of an ended run: their songs keep paid results, and become free, COMPLETED or PENDING."""
     for batch_id in batch_ids:
         kept = keep(tx, batch_id)
         mine = SONGS.c.batch_id == batch_id

@@ -36,12 +36,12 @@ def wanted_songs(mode: Mode, space: str) -> ColumnElement[bool]:
 
 
 def needs_vector_only(mode: Mode) -> ColumnElement[bool]:
-    """Return the condition on songs whose metadata an earlier run has paid for."""
+    """Return the condition on songs whose metadata an earlier run has paid for; in mode `metadata`, no song matches."""
     return SONGS.c.vector_text != "" if mode is not Mode.METADATA else SONGS.c.id.is_(None)
 
 
 def left_out_songs(session: Session, run_id: str, limit: int) -> list[int]:
-    """Return songs of the run that are pending again because replies left them out."""
+    """Return up to `limit` ids of songs of the run that are pending again because replies left them out."""
     pending = and_(
         SONGS.c.run_id == run_id,
         SONGS.c.status == SongStatus.PENDING,

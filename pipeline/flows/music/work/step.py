@@ -60,15 +60,18 @@ class StepWork:
                 self._guarded.leave()
 
     def metadata(self) -> Settled:
-        """Call for the songs' metadata, or for the repair of an unusable reply."""
+        """Call for the songs' metadata, or for the repair of an unusable reply, and store it in the batch for `save`.
+
+        Settles errors of the call.
+        """
         return self._step((Step.METADATA, Step.REPAIR), self._metadata)
 
     def embed(self) -> Settled:
-        """Make the vectors."""
+        """Make the vectors of the batch's songs and store them in the batch for `save`. Settles errors of the call."""
         return self._step((Step.EMBED,), self._embed)
 
     def save(self) -> Settled:
-        """Write the results to the songs."""
+        """Write the batch's results to its songs, and complete both."""
         return self._step((Step.SAVE,), lambda unit: batch.settle(self._context, unit, None))
 
     def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:

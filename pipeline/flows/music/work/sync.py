@@ -73,7 +73,7 @@ def sync_run(context: Context, run_id: str, owner: Owner) -> None:
 
 
 def claim(context: Context, run_id: str, owner: Owner) -> Any | None:
-    """Claim a run that waits for its sync; None if it does not."""
+    """Claim a run that waits for its sync, and return its row; None if it does not, with a launch of its next stage."""
 
     def act(tx: Tx) -> Any | None:
         run = runs.lock(tx, run_id)

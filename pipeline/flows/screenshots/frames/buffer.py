@@ -81,12 +81,13 @@ def lock_source(session: Session, key: str) -> Row[Any]:
 
 
 def buffered() -> ColumnElement[bool]:
-    """Select frames in the buffer."""
+    """Return the condition that a frame is in the buffer of its source."""
     return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
 
 def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
-    """Select frames that arrived this long ago, or in the future: after our clock went back they would wait forever."""
+    """Return the condition that a frame arrived this long ago, or in the future: after our clock went back it would
+    wait forever."""
     age = timedelta(seconds=age_s)
     return or_(SHOTS.c.created_at <= now - age, SHOTS.c.created_at > now + age)
 
@@ -139,7 +140,7 @@ class BufferState:
 
 
 def waiting(context: Context) -> list[BufferState]:
-    """Return the states of all buffers with frames, sorted by source."""
+    """Return the states of all buffers with frames, ready or not, sorted by source."""
     now, rules = context.db.now(), screenshots_in_force(context)
     first, frames = func.min(SHOTS.c.created_at).label("first"), func.count().label("frames")
     sources = select(SOURCES.c.key, SOURCES.c.pressure, first, frames).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)

@@ -96,7 +96,10 @@ class Capturer:
                 self._windows.close()
 
     def capture(self, sources: Sequence[str] = (EVERY_SCREEN,)) -> list[Captured]:
-        """Capture these screens (`screen:1`, …) and windows (`window:NAME`); leave out missing ones."""
+        """Capture these screens (`screen:1`, …) and windows (`window:NAME`); leave out missing ones.
+
+        An excluded screen or window has no picture: its `data` is empty. Raises `UserError` without a display.
+        """
         names = [source.partition(":")[2] for source in sources if source.startswith("window:")]
         screens = [source for source in sources if source.startswith("screen:")]
         try:
@@ -124,7 +127,10 @@ class Capturer:
         return [Captured(frame, data) for frame, data in zip(frames, shots, strict=True)]
 
     def _window(self, name: str) -> Captured | None:
-        """Capture a window without the windows before it, so that only its own program and title can exclude it."""
+        """Capture a window without the windows before it, so that only its own program and title can exclude it;
+
+        None if missing.
+        """
         window, at = self._find(name), datetime.now(UTC)
         if window is None:
             return None

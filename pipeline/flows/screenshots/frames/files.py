@@ -70,7 +70,7 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
 
 @contextmanager
 def incoming(settings: Settings, data: bytes) -> Iterator[Path]:
-    """Write a private copy of a frame; remove it at the end unless `place` kept it. Raises `UserError`."""
+    """Yield a private copy of a frame's bytes; remove it at the end unless `place` kept it. Raises `UserError`."""
     copy = path_of(settings, f"{_INCOMING}{uuid4().hex}")
     try:
         copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -298,7 +298,10 @@ class Candidate:
         return judge(self.seen.phash, frames, pressed.threshold, lambda frame: self._same(rows[frame.id]))
 
     def _same(self, row: Any) -> bool:
-        """Compare the sketches of two frames with similar hashes. Without the stored file, the hash decides."""
+        """Whether two frames with similar hashes also have similar sketches;
+
+        True if the other frame's file is unusable.
+        """
         if row.sha256 == self.sha256:
             return True
         path = files.path_of(self.context.settings, row.file)

@@ -52,7 +52,8 @@ def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
 def make(context: Context, shot_id: int, kind: Kind, wanted: Wanted = lambda: True) -> bytes:
     """Return a rendition's content; make it first if it does not exist, which takes seconds for text.
 
-    A child process of low priority makes it. Raises `UserError` like `find`, or if that fails; `Unwanted`.
+    A child process of low priority makes it. Raises `UserError` without the frame's picture, or if that fails;
+    `Unwanted`.
     """
     existing = find(context, shot_id, kind)
     if existing.content is not None:
@@ -80,7 +81,10 @@ def lines_in(text: bytes, words: str = "") -> list[TextLine]:
 
 
 def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[int, list[WordPlace]]:
-    """Return the places of a query's words on each of these frames; none without a text rendition."""
+    """Return the places of a query's words by frame; none for a frame without a text rendition.
+
+    Leaves out frames whose picture is deleted.
+    """
     places: dict[int, list[WordPlace]] = {}
     for shot_id in shot_ids:
         with suppress(UserError):  # the picture is deleted
@@ -90,7 +94,8 @@ def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[
 
 
 def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenLine]:
-    """Recognise a frame's text on this machine. Raises `UnitError` like `screen_frames.lines_of`; `Unwanted`."""
+    """Recognise a frame's text on this machine. Raises `UnitError` if the picture or a child process fails;
+    `Unwanted`."""
     from pipeline.reading.ocr import recognition  # noqa: PLC0415  # pictures alone do not need it
 
     documents = settings.documents

@@ -19,13 +19,13 @@ MISSING = "its file was deleted before its analysis"
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return the retention of original frames and of the ledger of rejections."""
+    """Return the rules of retention for original frames and for the ledger of rejections."""
     kept = f"{context.settings.screenshots.retention_days:g} days after their analysis"
     return [Retention("frames", kept, count_due, expire), ledger(context)]
 
 
 def ledger(context: Context) -> Retention:
-    """Return the retention of the ledger: `ledger_days`."""
+    """Return the rule of retention for the ledger of rejections: `ledger_days`."""
     rule = Rule(days=context.settings.screenshots.ledger_days)
     return rows("rejections", rule, REJECTIONS.c.id, REJECTIONS.c.created_at)
 
@@ -75,7 +75,7 @@ def image_of(context: Context, shot: Any) -> Path | None:
 
 
 def give_up(context: Context, shot: Any, why: str) -> None:
-    """Mark a frame as failed; its batch continues without it."""
+    """Make a frame's analysis a permanent failure, and record its file as missing; its batch continues without it."""
 
     def work(tx: Tx) -> None:
         this_frame = SHOTS.c.id == shot.id

@@ -112,7 +112,7 @@ def write(tx: Tx, batch_id: int, expansion: Expansion, model: str) -> list[int]:
 
 
 def at_ms(moment_ms: int) -> datetime:
-    """Convert a time in ms since 1970 to the tables' type."""
+    """Convert ms since 1970 to a time in UTC."""
     return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
@@ -182,7 +182,7 @@ def _distinct(entities: Sequence[EntityMention]) -> dict[tuple[str, str], Entity
 
 
 def columns(content: Content) -> dict[str, Any]:
-    """Convert a content to columns of a node."""
+    """Return the columns of a node's row for a content: texts cut to size, lists as JSON."""
     return {
         "title": content.title[:MAX_TITLE],
         "summary": content.summary,
@@ -221,7 +221,7 @@ def unindex(session: Session, node_ids: Sequence[int]) -> None:
 
 
 def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
-    """Return the texts to index, by node; nodes merged into others have none."""
+    """Return the texts to index, by node id; leave out nodes merged into others."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(node_ids), NODES.c.merged_into_id.is_(None))).all()
     shots = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title, SHOTS.c.ocr_text)

@@ -53,7 +53,11 @@ def search(
     app: str = "",
     limit: int = 10,
 ) -> SearchResult:
-    """Search nodes; return the best first. Without a vector, full text alone. Raises `UserError` without words."""
+    """Search nodes that are not merged into others, best first, by full text and `vector`; None: full text alone.
+
+    If few nodes have all words, nodes with some of them are hits, too. `limit` is at most 200. Raises `UserError`
+    without words.
+    """
     if not words.strip():
         raise UserError("the query is empty", code="empty_query")
     limit = max(1, min(limit, MAX_LIMIT))
@@ -96,7 +100,7 @@ def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int
 
 
 def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[NodeView, list[str]]]:
-    """Return (node, apps) of the nodes that are not merged into others, by id."""
+    """Return (node, its programs) by id; leave out nodes merged into others."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)

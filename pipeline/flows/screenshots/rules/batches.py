@@ -83,7 +83,7 @@ def total_attempts(row: Any) -> int:
 
 
 def waited_ms(row: Any, now: datetime) -> int:
-    """Return the ms that a batch (its row) has waited between attempts until now."""
+    """Return the ms from each failed attempt of a batch (its row) to the next one, or after the last one to `now`."""
     since = row.rests_since
     return int(row.waited_ms) + (max(0, _ms(now - since)) if since else 0)
 

@@ -99,7 +99,7 @@ class _Draft:
 
 
 def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str]:
-    """Return (the thread of the batch's segment number `place`, a note about a correction or "").
+    """Return (the thread id of the batch's segment number `place`, a note about a correction or "").
 
     The thread is an old one if the history has it. A new thread's id derives from batch and place: a random id, as in
     the design, would start another thread with each retry.
@@ -115,7 +115,7 @@ def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str
 
 
 def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment, str]]]:
-    """Pair each segment with its thread, for the prompt and for both ways to nodes."""
+    """Pair each segment with its thread's id, for the prompt and for both ways to nodes; the notes name corrections."""
     decided = [thread_of(facts, place, segment) for place, segment in enumerate(index.segments)]
     pairs = [(segment, thread) for segment, (thread, _) in zip(index.segments, decided, strict=True)]
     return Read(pairs, tuple(note for _, note in decided if note))
@@ -167,7 +167,7 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 def direct(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
-    """Convert segments to nodes without a text model: an event for each, and its findings.
+    """Return an event for each segment, and its findings, as nodes made without a text model.
 
     Rule: docs/sources/screenshots.md#expansion.
     """
@@ -204,7 +204,7 @@ def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIn
 def expanded(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, index: VlmIndex
 ) -> Expansion:
-    """Check the text model's nodes against its prompt, and convert segments directly that it left out."""
+    """Return the text model's nodes, checked against its prompt, and direct nodes of the segments that it left out."""
     notes: list[str] = []
     covered: Counter[int] = Counter()
     drafts: dict[int, _Draft] = {}

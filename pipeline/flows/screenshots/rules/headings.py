@@ -104,13 +104,13 @@ def heading(lines: Sequence[SeenLine]) -> str:
 
 
 def last_resort(lines: Iterable[SeenLine]) -> str:
-    """Name a frame without telling lines after a date or an address, but never a menu."""
+    """Return the first line with enough letters that is not a menu, even a date or an address; empty without one."""
     worded = (line for line in lines if _letters(line.text) >= _LEAST_LETTERS and not _is_control(line, 0.0))
     return next((clipped(line.text, MAX_HEADING) for line in worded), "")
 
 
 def window_title(lines: Sequence[SeenLine]) -> str:
-    """Find a window's title in its bar: `pool.py - Code`, a file's name, or a line alone in the middle.
+    """Return a window's title from its bar: `pool.py - Code`, a file's name, or a line alone in the middle; else empty.
 
     Buttons and fields may stand beside it. Of several tabs side by side, none counts: the active one is unknown.
     """

@@ -38,7 +38,10 @@ class MergeNode:
 
 
 def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
-    """Merge the target's content without a model. Unlike in the design, `merged_from_ids` includes `new` itself."""
+    """Return the node `existing` with the contents of both, merged without a model.
+
+    Unlike in the design, `merged_from_ids` includes `new` itself.
+    """
     ids = [*existing.merged_from_ids, new.id, *new.merged_from_ids]
     return replace(
         existing,
@@ -55,7 +58,7 @@ def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
 
 
 def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNode:
-    """Merge with the model's title and summary; put its keywords first and add its entities."""
+    """Return the node `existing` with the model's title and summary, its keywords first, and its entities added."""
     merged = by_rules(existing, new)
     return replace(
         merged,

@@ -61,7 +61,7 @@ def _json(value: object) -> str:
 
 
 def vision_prompt(screens: Mapping[int, Shot], history: HistoryPack) -> str:
-    """Write the text before the pictures, which follow in the same order. `screens`: by screen id."""
+    """Return the JSON text that precedes the pictures, which follow in the same order. `screens`: by screen id."""
     listed = [
         {
             "screen_id": screen_id,
@@ -83,7 +83,7 @@ def vision_prompt(screens: Mapping[int, Shot], history: HistoryPack) -> str:
 
 
 def repair_prompt(prompt: str, reply: str, problem: str) -> str:
-    """Write the prompt of a repair; `prompt`: the prompt of the unusable reply. The call repeats the pictures."""
+    """Return the prompt of a repair; `prompt`: the prompt of the unusable reply. The call repeats the pictures."""
     return (
         f"{prompt}\n\nYour reply to this was:\n\n{reply[:MAX_REPAIR_CHARS]}\n\nIt cannot be used: {problem}\n\n"
         "Answer again, with valid JSON of the shape that was asked for."
@@ -97,7 +97,7 @@ def expand_prompt(
     now: datetime,
     time_zone: str,
 ) -> str:
-    """Write the segments with their threads, the mapping of their screens, and the evidence."""
+    """Return JSON text with the segments and their threads, the mapping of their screens, and the evidence."""
     content: dict[str, Any] = {
         "localTime": _local(now, time_zone).strftime("%Y-%m-%d %H:%M:%S"),
         "timeZone": time_zone,
@@ -131,7 +131,7 @@ def expand_prompt(
 
 
 def merge_prompt(existing: MergeNode, new: MergeNode) -> str:
-    """Write the two nodes, without ids."""
+    """Return JSON text with the two nodes, without ids."""
 
     def shown(node: MergeNode) -> dict[str, Any]:
         entities = [entity.model_dump(by_alias=True) for entity in node.entities]
@@ -141,7 +141,7 @@ def merge_prompt(existing: MergeNode, new: MergeNode) -> str:
 
 
 def prompt_hash(system: str, prompt: str) -> str:
-    """Hash a prompt for the call's provenance."""
+    """Return the SHA-256 of both texts, for the call's provenance."""
     return hashlib.sha256(f"{system}\0{prompt}".encode("utf-8", "replace")).hexdigest()
 
 

@@ -66,7 +66,7 @@ def _at_most(limit: int) -> BeforeValidator:
 
 
 def unique(words: Iterable[str]) -> list[str]:
-    """Drop empty words and repeats (in any case), and keep the order."""
+    """Return the words without empty ones and repeats (in any case), in their order; the first spelling stays."""
     by_key: dict[str, str] = {}
     for word in words:
         if word:

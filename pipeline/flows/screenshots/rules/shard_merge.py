@@ -78,7 +78,8 @@ def similar(title: str, other: str) -> bool:
 
 
 def _fold_least(merged: list[Segment]) -> None:
-    """Merge the least important segment into a neighbour: of the same thread if possible, else the nearer."""
+    """Merge the least important segment in `merged` into a neighbour: of the same thread if possible, else the
+    nearer."""
 
     def rank(at: int) -> tuple[bool, int, int]:
         gap = min(abs(a - b) for a in merged[at].screen_ids for b in segment.screen_ids)

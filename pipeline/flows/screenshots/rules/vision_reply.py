@@ -31,7 +31,7 @@ def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
 
 
 def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
-    """Parse the valid parts of a reply; None if no segment is left."""
+    """Parse the valid parts of a reply about the sent screenshots; None if no segment is left."""
     lists = lists_in(text, ("segments", "entities", "screenshots"))
     segments = [segment for item in lists["segments"] if (segment := _segment(item)) is not None]
     seen = valid(SeenScreenshot, lists["screenshots"])
@@ -74,7 +74,8 @@ def _segment(item: object) -> Segment | None:
 
 
 def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
-    """Drop unsent screenshots, and segments that name only those."""
+    """Return the index without unsent screenshots and without segments that name only those; notes name each
+    omission."""
     notes: list[str] = []
     segments: list[Segment] = []
     for segment in index.segments:

@@ -57,8 +57,8 @@ class Analysis:
 def claim(context: Context, batch_id: int) -> Analysis | None:
     """Claim a batch for its analysis, plan its shards once, and make failed shards due. None if it is not due.
 
-    Returns a batch under analysis unchanged, so that the caller can send messages for its shards again. Results of its
-    shards stay.
+    Returns a batch under analysis, too, with `is_new=False`, so that the caller can send messages for its shards again.
+    Results of its shards stay.
     """
     shard_size = screenshots_in_force(context).shard_size
 

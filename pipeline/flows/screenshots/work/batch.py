@@ -35,7 +35,8 @@ def lock(session: Session, batch_id: int) -> Any | None:
 
 
 def lease_s(settings: Settings) -> float:
-    """Return the lease of a claim: longer than any call, and than recognising a shard's text on this machine."""
+    """Return the lease of a claim in seconds: longer than any call, and than recognising a shard's text on this
+    machine."""
     own = settings.screenshots
     calls_s = [profile.timeout_s + 60 for profile in settings.providers.values()]
     return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])

@@ -33,7 +33,10 @@ class Captures:
         self._lock = Lock()
 
     def take(self, context: Context, worker: str) -> list[tuple[str, Intake]]:
-        """Capture each source once; return the intakes' results by source. `latest_capture` has reasons of failures."""
+        """Capture each source once; return (source, intake) of each frame that was not refused.
+
+        `latest_capture` has reasons of failures: errors of the display are not raised.
+        """
         with self._lock:
             sources, error = context.settings.screenshots.capture_sources, ""
             captured: list[Captured] = []

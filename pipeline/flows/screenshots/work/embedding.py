@@ -116,7 +116,7 @@ def _text_of(node: Any) -> str:
 def settle(
     context: Context, portion: Portion, new: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
 ) -> int:
-    """Store vectors, except of changed texts and deleted nodes; return their number."""
+    """Store vectors, except of changed texts and deleted nodes; return how many it stored."""
     space = space_of(context.settings)
 
     def act(tx: Tx) -> int:
@@ -166,7 +166,10 @@ def _settle(tx: Tx, outcomes: Sequence[Outcome], trace: dict[str, Any] | None) -
 
 
 def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
-    """Make the vectors of the next waiting nodes; `size`: the portion of the next message, if one follows."""
+    """Make and store the vectors of up to `portion` waiting nodes. Failures go to the rows.
+
+    `Settled.size`: the portion of the next message, if one follows.
+    """
     tracer = Tracer(context, guarded)
     try:
         wanted = claim(context, owner, portion)

@@ -211,7 +211,10 @@ class ExpandMessage(Message):
         self._started = time.monotonic()
 
     def run(self) -> Settled:
-        """Make the batch's nodes; without a usable reply, directly from its segments."""
+        """Make the batch's nodes; without a usable reply, directly from its segments.
+
+        Errors settle the batch, and are not raised.
+        """
         unit = claim(self._context, self._batch_id, self._owner)
         if unit is None:
             return Settled()

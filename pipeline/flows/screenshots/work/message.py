@@ -40,7 +40,8 @@ class Message:
 
 
 def provider_and_model(context: Context, queue: str, capability: Literal["vision", "text"]) -> tuple[str, str]:
-    """Return the provider and model of this queue; the model is empty for a fallback, which uses its own."""
+    """Return the (provider, model) that this queue's messages call; the model is empty for a fallback, which uses its
+    own."""
     own = context.settings.screenshots
     named = {"vision": (own.vision_provider, own.vision_model), "text": (own.text_provider, own.text_model)}[capability]
     provider = context.gates.queues[queue].provider

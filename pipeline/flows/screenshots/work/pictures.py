@@ -45,7 +45,10 @@ class Pictures:
         self._changed = threading.Condition()
 
     def take(self, path: Path) -> bytes:
-        """Return the picture of a stored frame, made ahead or now. Raises `UnitError` like `jpeg_of`."""
+        """Return the JPEG of a stored frame, made ahead or now.
+
+        Raises `UnitError` if the picture or a child process fails.
+        """
         with self._changed:
             self._taken.add(path)
             if path in self._missing:

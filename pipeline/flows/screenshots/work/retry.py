@@ -37,7 +37,8 @@ class JitteredPolicy(Policy):
 
 
 def policy(settings: Settings) -> JitteredPolicy:
-    """Return the waits 5, 15, 60, 300, 600 s, each plus 0–10 s: six attempts, because five would not use the last."""
+    """Return the settings' policy: by default waits of 5, 15, 60, 300, 600 s, each plus 0–10 s, between six
+    attempts."""
     own = settings.screenshots
     return JitteredPolicy(tuple(own.backoff_s), jitter_s=own.jitter_s)
 

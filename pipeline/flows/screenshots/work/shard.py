@@ -93,7 +93,10 @@ def settle(
     notes: Sequence[str] = (),
     trace: dict[str, Any] | None = None,
 ) -> Settled:
-    """Store a shard's result at once, independently of its siblings."""
+    """Store a shard's result at once, independently of its siblings.
+
+    `Settled.changed`: no shard of the batch is open now.
+    """
 
     values = {
         "result": index.model_dump_json(),
@@ -113,7 +116,10 @@ def settle(
 
 
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Settle a failed shard: it waits, goes back, or is dead. Its siblings' results stay."""
+    """Settle a failed shard: it waits, goes back, or is dead. Its siblings' results stay.
+
+    `Settled.changed`: no shard of the batch is open now.
+    """
 
     def act(tx: Tx) -> Settled:
         changes = _settle(tx, Outcome(unit, error), unit, trace)

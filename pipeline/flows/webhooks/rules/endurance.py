@@ -9,7 +9,10 @@ GONE = "it answered 410 Gone"
 
 
 def pause_s(failures: int, longest_s: float, retry_after_s: float | None = None) -> float:
-    """Return the pause after this many failures in a row; `retry_after_s`: from the answer."""
+    """Return the pause in seconds after this many failures in a row: 5, doubled for each further one, to `longest_s`.
+
+    The answer's `retry_after_s` may prolong it, to a day.
+    """
     own = min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, 30), longest_s)
     return own if retry_after_s is None else max(own, min(retry_after_s, LONGEST_RETRY_AFTER_S))
 

@@ -120,7 +120,10 @@ def ready(tx: ReadTx) -> list[Any]:
 
 
 def send(context: Context, owner: Owner) -> Settled:
-    """Send the next delivery of the endpoint whose turn it is."""
+    """Send the next delivery of the endpoint whose turn it is, and store the outcome.
+
+    Never raises for an endpoint's error.
+    """
     with context.db.read() as session:
         turns = [row.id for row in ready(session)]
     for endpoint_id in turns:
@@ -130,7 +133,7 @@ def send(context: Context, owner: Owner) -> Settled:
 
 
 def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
-    """Claim the next delivery to an endpoint; None if the endpoint cannot take one now."""
+    """Claim the oldest due delivery to an endpoint; None if the endpoint cannot take one now."""
 
     def act(tx: Tx) -> Unit | None:
         endpoint = lock(tx, endpoint_id)
@@ -207,7 +210,7 @@ def _settled(changes: Changes) -> Settled:
 
 
 def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
-    """Record the state of the endpoint after a delivery: working, paused or disabled."""
+    """Record on the endpoint how a delivery ended: reset its failures, or pause it, or disable it."""
     if error is not None and error.code == "expired":
         return  # not the endpoint's fault
     rules = webhooks_of(tx.settings)

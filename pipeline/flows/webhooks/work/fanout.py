@@ -36,7 +36,10 @@ def lock(session: Session, endpoint_id: str) -> Any | None:
 
 
 def fan_out(context: Context) -> int:
-    """Create the deliveries of new events; return their number."""
+    """Create the deliveries of new events for the active endpoints that want them; return their number.
+
+    Up to `max_waiting` deliveries wait for one endpoint; further events stay in the outbox.
+    """
     with context.db.read() as session:
         behind = session.scalars(select(ENDPOINTS.c.id).where(BEHIND).order_by(ENDPOINTS.c.id)).all()
     total = 0

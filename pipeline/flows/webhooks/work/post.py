@@ -26,7 +26,10 @@ class Answer:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettings) -> Answer:
-    """Send a message. Raises `UnitError` without an answer, or for a forbidden address."""
+    """Send a message, and return the answer, with an `error` for a bad HTTP status.
+
+    Raises `UnitError` without an answer, or for a forbidden address.
+    """
     from pipeline.reading.web.fetch import fetch  # noqa: PLC0415  # only workers need an HTTP client
 
     limits = FetchLimits(MAX_ANSWER_BYTES, rules.timeout_s, connect_s=rules.timeout_s / 2, max_redirects=0)
