@@ -22,22 +22,22 @@ def upload_folder(settings: Settings, document_id: str) -> Path:
 
 
 def source_path(settings: Settings, document_id: str, file_type: str) -> Path:
-    """The stored copy of the submitted file."""
+    """Return the path of the stored copy of the submitted file."""
     return upload_folder(settings, document_id) / f"source.{file_type}"
 
 
 def survey_path(settings: Settings, document_id: str) -> Path:
-    """The facts about the whole document that splitting collects for the conversion of pages."""
+    """Return the path of the facts about the whole document that splitting collects for the conversion of pages."""
     return upload_folder(settings, document_id) / "survey.json"
 
 
 def temp_folder(settings: Settings, document_id: str) -> Path:
-    """Page images, which are removed when the document ends."""
+    """Return the folder of page images, which are removed when the document ends."""
     return settings.temp_dir / document_id
 
 
 def views_folder(settings: Settings, document_id: str) -> Path:
-    """Pictures of pages that interfaces have shown."""
+    """Return the folder of the pictures of pages that interfaces have shown."""
     return settings.view_dir / document_id
 
 
@@ -46,12 +46,13 @@ def output_folder(settings: Settings, document_id: str) -> Path:
 
 
 def pictures_folder(settings: Settings, document_id: str) -> Path:
-    """Pictures cut from the pages, if the user asked for them; the merged Markdown beside them links to them."""
+    """Return the folder of pictures cut from the pages, if the user asked for them; the merged Markdown links to
+    them."""
     return output_folder(settings, document_id) / PICTURES
 
 
 def output_path(settings: Settings, document_id: str, filename: str) -> Path:
-    """The merged Markdown."""
+    """Return the path of the merged Markdown."""
     return output_folder(settings, document_id) / f"{safe_stem(filename)}.md"
 
 

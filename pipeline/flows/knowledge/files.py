@@ -25,7 +25,8 @@ def folder(settings: Settings, item_id: str) -> Path:
 
 
 def stored_path(settings: Settings, item_id: str, sha256: str) -> Path:
-    """The stored copy of an item's file, named by its content, so that a new copy never replaces one under reading."""
+    """Return the path of a copy of an item's file, named by its content, so that a new copy replaces none under
+    reading."""
     return folder(settings, item_id) / sha256
 
 

@@ -258,7 +258,8 @@ def _discard_unowned(context: Context, item_id: str) -> None:
 
 
 def checked_url(url: str) -> str:
-    """Return the address without its fragment if Penstock may fetch it. Raises `UserError`."""
+    """Return an http or https address without its fragment. Raises `UserError` for any other text, or with a
+    password."""
     wanted = url.strip()
     try:
         parts = urlsplit(wanted)

@@ -18,8 +18,10 @@ MAX_SOURCE = 120
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """Limit an index to these rows. SQLite has no statistics: it uses this index for queries with the same condition,
-    instead of an index of all rows."""
+    """Return arguments that limit an index to these rows.
+
+    SQLite has no statistics: it uses this index for queries with the same condition, instead of an index of all rows.
+    """
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 

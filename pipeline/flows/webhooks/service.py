@@ -171,7 +171,7 @@ def replay(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
-    """Send an endpoint all stored events of a time range that it wants, also again; return their number.
+    """Send an endpoint all stored events of a time range that it wants, delivered or not; return their number.
 
     Waiting deliveries become due at once. Includes events from times when the endpoint was disabled. Raises `UserError`
     for a disabled endpoint.

@@ -113,7 +113,7 @@ def _flag(context: Context, source: Source, started: datetime, report: SyncRepor
 
 
 def preview(context: Context) -> int:
-    """Return how many songs a sync would add. Writes nothing."""
+    """Read the whole library, and return how many songs a sync would add. Writes nothing."""
     new = 0
     with ExitStack() as close:
         for source in sources(context, close):

@@ -25,7 +25,7 @@ from pipeline.storage.context import Context
 
 
 def policy(settings: Settings) -> Policy:
-    """Return the policy of retries. docs/sources/music.md#batches: three attempts, exponential from 5 s."""
+    """Return the settings' policy of retries. docs/sources/music.md#batches: three attempts, exponential from 5 s."""
     return Policy(tuple(settings.music.backoff_s))
 
 

@@ -31,7 +31,10 @@ def ledger(context: Context) -> Retention:
 
 
 def expire(context: Context) -> int:
-    """Delete due original frames; return how many. Rows change first, so that none claims a missing file."""
+    """Delete the files of due original frames; return how many.
+
+    Their rows stay, and change first, so that none claims a missing file.
+    """
     total = 0
     while True:
         expired = context.db.run(_due)

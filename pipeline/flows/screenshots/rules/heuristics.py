@@ -208,6 +208,6 @@ def keywords_in(texts: Iterable[str]) -> list[str]:
 
 
 def entities_in(texts: Iterable[str]) -> list[str]:
-    """Find files, sites and tickets, which have recognisable forms. Names of people have none."""
+    """Return names of files, sites and tickets, which have recognisable forms. Names of people have none."""
     names = [name for text in texts for form in (FILE, _HOST, _TICKET) for name in form.findall(text)]
     return [clipped(name, MAX_NAME) for name in unique(names)][:MAX_SNIPPETS]
