@@ -163,9 +163,9 @@ def delete_items(context: Context, *item_ids: str) -> int:
 
 
 def _mark(tx: Tx, which: Any) -> list[str]:
-    """Mark items as being deleted, and return the id of each one's base.
+    """Mark items as being deleted; return the id of each one's base.
 
-    Workers lose their claims before the next call.
+    Workers lose their claims, and stop before the next call.
     """
     in_work = tx.execute(select(ITEMS.c.id).where(which, in_states(ITEMS, OPEN))).scalars()
     accounts.cut_off(tx, FLOW, in_work)
