@@ -34,9 +34,10 @@ NODE_NAMES = table_of(NodeName)
 
 
 def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
-    """Make the token the owner of the name. `most`: names that one token may own.
+    """Make the token the owner of the name; harmless if it is already. `most`: names that one token may own.
 
-    Raises `UserError` if another token owns the name, or if the token owns too many names.
+    Raises `UserError` if another usable token owns the name or is restricted to it, or if the token owns too many
+    names.
     """
     now = context.db.now()
     usable = [known for known in tokens.list_tokens(context) if known.usable(now)]

@@ -168,7 +168,7 @@ def revoke(context: Context, node_id: str) -> Revocation:
 
 
 def free(context: Context, node_id: str) -> None:
-    """Free a name: the next token that registers a node by it owns it. The jobs of the missing node go to other nodes.
+    """Free the name of a missing node: the next token that registers a node by it owns it.
 
     Raises `UserError` if the node is connected, or if no token owns the name.
     """
@@ -185,7 +185,10 @@ def free(context: Context, node_id: str) -> None:
 
 
 def revoke_token(context: Context, name_or_id: str) -> TokenView:
-    """Revoke a token and close its connections. Raises `UserError` unless exactly one token has this name."""
+    """Revoke a token and close its connections: at once, or within seconds if Redis is away.
+
+    Raises `UserError` unless exactly one token has this name.
+    """
     revoked = tokens.revoke(context, name_or_id)
 
     async def notify(store: Store) -> None:
@@ -233,7 +236,8 @@ def job(context: Context, job_id: str) -> JobView:
 def cancel(context: Context, job_id: str) -> JobView:
     """Ask an instance to cancel a job: every waiting session gets an error. Harmless if the job is done.
 
-    Without a living instance the job is cancelled here. Raises `UserError` for an unknown job.
+    Returns the job as it was before the instance acts. Without a living instance the job is cancelled here. Raises
+    `UserError` for an unknown job.
     """
     names = _token_names(context)
 
@@ -332,7 +336,8 @@ def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
 
 
 def tend(context: Context, patience_s: float = PATIENCE_S) -> UpkeepCounts:
-    """Run the upkeep: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs."""
+    """Run the upkeep: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs. Returns counts, all
+    0 if another process is at it."""
 
     async def run(store: Store) -> UpkeepCounts:
         counts = await upkeep.tend(store)

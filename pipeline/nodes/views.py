@@ -60,7 +60,7 @@ class NodeView:
 
     @classmethod
     def of(cls, node: NodeState | DisconnectedNode, names: Mapping[str, str], jobs: Sequence[str] = ()) -> "NodeView":
-        """`names`: the names of tokens, by their ids."""
+        """Return the view of a node. `names`: the names of tokens, by their ids; `jobs`: those that hold its slots."""
         if isinstance(node, DisconnectedNode):
             return cls(node.node_id, NodeStatus.GONE, at(node.last_seen_ms), node.name, jobs=list(jobs))
         return cls(
@@ -110,7 +110,7 @@ class JobView:
 
     @classmethod
     def of(cls, job: Job, names: Mapping[str, str]) -> "JobView":
-        """`names`: the names of tokens, by their ids."""
+        """Return the view of a job. `names`: the names of tokens, by their ids."""
         return cls(
             job.job_id,
             job.state,

@@ -216,7 +216,8 @@ async def open_link(
 
 
 def failure(error: Exception, last_error: str = "") -> LinkFailed:
-    """Describe an error of the library or the network. `last_error`: the gateway's last `error` message."""
+    """Return the `LinkFailed` for an error of the library or the network. `last_error`: the gateway's last `error`
+    message."""
     if isinstance(error, ConnectionClosed):
         close = error.rcvd
         if close is None:

@@ -37,7 +37,7 @@ Outcome = SessionReply | UnitError
 
 
 def failed(message: str, kind: ErrorKind, code: str, retry_after_s: float | None = None) -> UnitError:
-    """Create an error. Makes its text storable, because parts of it may come from another program."""
+    """Return an error whose text is storable, because parts of it may come from another program."""
     return UnitError(storable(message), kind=kind, code=code, retry_after_s=retry_after_s)
 
 
@@ -245,7 +245,7 @@ class Pendings:
 
 
 def outcome_of(message: SessionResult, parts: Sequence[bytes]) -> Outcome:
-    """Read the outcome in a gateway's message. Raises `BadMessage` if it has neither result nor error."""
+    """Return the outcome in a gateway's message: a reply, or a `JobFailed`. Raises `BadMessage` if it has neither."""
     if (error := message.error) is not None:
         text, wait_s = storable(error.message or error.code), error.retry_after_s
         return JobFailed(text, kind=ErrorKind(error.kind), code=storable(error.code), retry_after_s=wait_s)

@@ -167,7 +167,8 @@ class Session:
                 self._pendings.leave(pending)
 
     def _start(self) -> None:
-        """Start the connecting task unless it runs. Raises for a closed or forked session, or an unusable token."""
+        """Start the connecting task unless it runs. Raises `RuntimeError` for a closed or forked session, `UnitError`
+        for an unusable token."""
         if self._closed or self._pid != os.getpid():
             raise RuntimeError("a session belongs to the process that created it, until it is closed")
         if not (self._token and self._token.isascii() and self._token.isprintable()):
@@ -317,7 +318,11 @@ def _answered(outcome: Reply | UnitError) -> Reply:
 
 
 def ask(urls: str | Sequence[str], token: str, capability: str, **request: Any) -> SessionReply:
-    """Send one request over its own session, and return the answer. Arguments and errors as in `Session.request`."""
+    """Send one request over a session of its own, outside of asyncio, and return the answer.
+
+    `request`: further arguments of `Session.request`. Raises `UnitError`; `JobFailed` if the gateway or a node answered
+    with an error.
+    """
 
     async def once() -> SessionReply:
         async with Session(urls, token) as session:

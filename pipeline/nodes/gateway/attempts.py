@@ -240,7 +240,7 @@ def _owns(link: NodeLink, job: Job) -> bool:
 
 
 async def _persist(link: NodeLink, act: Callable[[], Awaitable[bool]]) -> bool | None:
-    """Retry `act` while Redis is away. None: the node disconnected first."""
+    """Return the answer of `act`, retried while Redis is away. None: the node disconnected first."""
     wait_s = 0.1
     while link.connection.open:
         try:

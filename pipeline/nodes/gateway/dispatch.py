@@ -226,7 +226,7 @@ class Dispatch:
         return True
 
     async def cancel(self, job_id: str, message: str = "cancelled") -> None:
-        """End a job that no session needs any more."""
+        """End a job with the error `cancelled` and this message; harmless if it is done or unknown."""
         await self.end(job_id, JobError(code=CANCELLED, message=message, kind="cancelled"))
 
     async def settle(self, job: Job) -> None:

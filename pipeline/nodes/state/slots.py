@@ -44,7 +44,8 @@ class Slots:
         return [self._keys.reserved(node_id), self._keys.reserved_since(node_id)]
 
     async def reserve(self, node_id: str, job_id: str, *, slots: int, model: str, ttl_ms: int) -> Reserved:
-        """Reserve one of the node's `slots` for the job, or prolong the job's reservation."""
+        """Reserve a slot for the job at a node that has `slots`, or prolong the job's reservation. Returns `HELD` or
+        why not."""
         keys = [*self._reserved(node_id), self._keys.avoid(node_id), self._keys.missing(node_id)]
         answer = await self._store.run("slot_reserve", keys, [job_id, slots, model, ttl_ms])
         return Reserved(answer.decode())

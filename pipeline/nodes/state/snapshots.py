@@ -71,7 +71,8 @@ class Snapshots:
         """By node: the digest and the state of the last snapshot read."""
 
     async def put(self, nodes: Sequence[NodeState]) -> None:
-        """Announce all nodes of this instance as present for the next `presence_ttl_seconds`."""
+        """Announce these nodes of this instance as present for the next `presence_ttl_seconds`. Writes only those that
+        changed, or were not written for a third of that time."""
         if not nodes:
             self._written.clear()
             return

@@ -64,7 +64,7 @@ class Store:
         return await self.batch([("GET", key) for key in keys], "mget")
 
     async def now_ms(self) -> int:
-        """Return the time of the Redis server."""
+        """Return the time of the Redis server, in ms since the epoch."""
         return int(await self.run("now", [self.keys.schedulers]))
 
     async def _counted(self, op: str, commands: Sequence[Command]) -> list[Any]:

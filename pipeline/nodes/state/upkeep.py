@@ -39,7 +39,7 @@ class UpkeepCounts:
 
 
 async def tend(store: Store) -> UpkeepCounts:
-    """Run the upkeep, unless another process holds its lease."""
+    """Run the upkeep. Returns zeros if another process holds its lease."""
     holder = uuid4().hex
     if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
         return UpkeepCounts()

@@ -36,9 +36,10 @@ def document(
     digest: int,
     picture: PictureData = lambda _: None,
 ) -> Json:
-    """Return the document of `pages`, in the shape of `rules.result.layout_json`; page numbers are the source's.
+    """Return `pages`, in the shape of `rules.result.layout_json`, as a DoclingDocument ready for JSON; page numbers are
+    the source's.
 
-    `digest`: a number below 2^64 that identifies the content.
+    `digest`: a number below 2^64 that identifies the content; `picture`: returns the `data:` URI for a link.
     """
     tree = _Tree(picture)
     for page in pages:
@@ -184,7 +185,7 @@ def _cell(cell: Placed) -> Json:
 
 
 def _image(uri: str, box: Mapping[str, Any]) -> Json:
-    """Describe a saved picture, which shows its box at 150 dots per inch."""
+    """Return the entry of a saved picture, which shows its box at 150 dots per inch."""
     scale = _PICTURE_DPI / 72
     size = {"width": round((box["r"] - box["l"]) * scale), "height": round((box["b"] - box["t"]) * scale)}
     return {"mimetype": "image/png", "dpi": _PICTURE_DPI, "size": size, "uri": uri}

@@ -47,7 +47,8 @@ class Grid(NamedTuple):
 
 
 def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
-    """Return the grid of rows of cells `{text, rows, columns}`, each listed in the row where it begins."""
+    """Return the grid of rows of cells `{text, rows, columns}`, each listed in the row where it begins; the first
+    `header` rows are the head. Spans end at the table's edge, at other cells and at `MAX_PLACES`."""
     taken: set[tuple[int, int]] = set()
     cells: list[Placed] = []
     width = 0

@@ -28,7 +28,11 @@ _CHILDREN = BoundedSemaphore(2)
 
 
 def blocks(markdown: str) -> list[Json]:
-    """Return the blocks of a page in reading order: `type`, `text`, `bbox` (None), and the fields of their type."""
+    """Return the blocks of a page in reading order: `type`, `text`, `bbox` (None), and the fields of their type.
+
+    A text that is too long, or takes too long to parse, becomes paragraphs. Raises `UnitError` (transient) if no child
+    starts.
+    """
     if is_small([markdown]):
         return parsed(markdown)
     try:
@@ -43,7 +47,8 @@ def blocks(markdown: str) -> list[Json]:
 
 
 def parsed(markdown: str) -> list[Json]:
-    """Parse in this process, without a time limit; `blocks` leaves large texts to a child."""
+    """Return the blocks of a page, parsed in this process without a time limit; `blocks` leaves large texts to a
+    child."""
     result: list[Json] = []
     for block in _Reader(_parser().parse(_whole_tables(markdown))).blocks():
         if block["type"] == "more" and result:  # a further paragraph of a list item

@@ -109,7 +109,8 @@ def _may_lead_there(address: str) -> bool:
 
 
 def _take_for_text(tokens: Sequence[Token], picture: Callable[[str], str | None]) -> None:
-    """Turn HTML into text, except tables and raised letters; turn pictures of other sites into their descriptions."""
+    """Turn tokens of HTML into text, except tables and raised letters, and pictures of other sites into their
+    descriptions."""
     for token in tokens:
         table = token.type == "html_block" and token.content.lstrip().lower().startswith("<table")
         if not table and token.type in {"html_block", "html_inline"} and not _WRITTEN.fullmatch(token.content.strip()):

@@ -32,7 +32,8 @@ def discover(paths: Sequence[Path]) -> list[Path]:
 
 
 def other_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files in folders that `discover` skips: other types, pipes, links that lead out. Not results."""
+    """Return the files in folders that `discover` skips, sorted: other types, pipes, links that lead out. Not hidden
+    files or results."""
     return sorted(
         path
         for folder in dict.fromkeys(paths)
@@ -52,12 +53,12 @@ def _is_input(path: Path, root: Path) -> bool:
 
 
 def is_input_below(path: Path, folder: Path) -> bool:
-    """Whether `discover` finds `path` in `folder`."""
+    """Whether `discover` returns `path` for `folder`, in which it lies."""
     return _is_shown(path, folder) and _is_input(path, folder.resolve())
 
 
 def is_other_below(path: Path, folder: Path) -> bool:
-    """Whether `other_files` finds `path` in `folder`."""
+    """Whether `other_files` returns `path` for `folder`, in which it lies."""
     return _is_shown(path, folder) and not _is_input(path, folder.resolve()) and not _is_result(path)
 
 

@@ -89,7 +89,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def storage_error(error: OSError, path: Path) -> UserError:
-    """Translate a file system error into one that tells the user how to solve it."""
+    """Return a `UserError` that tells the user how to solve a file system error: `disk_full`, `permission` or
+    `io_error`."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
     if isinstance(error, PermissionError):
@@ -123,6 +124,6 @@ def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iter
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the whole file in one step, or nothing."""
+    """Write `text` to `path` in one step, or nothing."""
     with staged_text(path, text) as place:
         place()

@@ -30,8 +30,9 @@ def watch(
 ) -> Iterator[Path]:
     """Yield new files in `folder` (not below it) that satisfy `wanted`, in order of writing, until `stop` is set.
 
-    Files are new if they appear after this call; `existing` yields present files first. A rewritten file is yielded
-    again. Raises `UserError` if the folder does not exist or disappears.
+    Files are new if they appear after this call; `existing` yields present files first. A file is yielded once it has
+    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` if the folder does
+    not exist or disappears.
     """
     batches = poll(folder, wanted, stop, existing=existing, settle_s=settle_s)
     return (path for paths in batches for path in paths)
@@ -46,7 +47,8 @@ def poll(
     below: bool = False,
     settle_s: float = SETTLE_S,
 ) -> Iterator[list[Path]]:
-    """Like `watch`, but yield a batch several times a second, often an empty one. `below`: include subfolders."""
+    """Like `watch`, but yield a batch of files several times a second, often an empty one. `below`: include
+    subfolders."""
     _check(folder)
     return _Watched(folder, wanted, below, settle_s).batches(stop, existing=existing)
 
@@ -124,7 +126,8 @@ class _Watched:
         return [path for _, path in sorted(complete)]
 
     def _state(self, path: Path) -> _FileState | None:
-        """Return None if the path is missing, not a file, or a link that leads out of the folder."""
+        """Return the file's size and time; None if it is missing, not a file, or a link that leads out of the
+        folder."""
         try:
             status = path.stat()
         except OSError:

@@ -118,9 +118,10 @@ def _in_columns(column_rows: Sequence[Row]) -> list[Row]:
 
 
 def with_pictures(blocks: Sequence[Block], pictures: Sequence[Picture]) -> list[Block]:
-    """Insert each picture before the first block of its column that stands below it.
+    """Return the blocks with each picture before the first block of its column that stands below it.
 
-    A figure with words that mostly is the picture gets the picture's link instead."""
+    A figure with words that mostly is the picture gets the picture's link instead.
+    """
     result = list(blocks)
     for picture in pictures:
         same = (place for place, block in enumerate(result) if _is_same(block, picture))

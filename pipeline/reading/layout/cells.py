@@ -45,7 +45,7 @@ def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
 
 
 def text_size(lines: Sequence[Line]) -> float:
-    """Return the median size of the lines' text."""
+    """Return the median size of the lines' text; 10 without lines."""
     return max(median(line.size for line in lines), 0.1) if lines else 10.0
 
 
@@ -55,7 +55,7 @@ def cell_runs(lines: Sequence[Line]) -> Runs:
 
 
 def without_empty(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
-    """Drop empty rows, unless a cell from above reaches into them."""
+    """Return the rows without empty ones, unless a cell from above reaches into them."""
     kept, reaching = [], 0
     for row in table:
         if any(cell.runs for cell in row) or reaching > 0:

@@ -117,7 +117,7 @@ def _held(lines: Sequence[P], seen: Sequence[Region]) -> int:
 
 
 def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
-    """Yield the bands from top to bottom."""
+    """Yield the bands of a gutter at this x, from top to bottom; each line across the gutter closes a band."""
     left: list[P] = []
     right: list[P] = []
     for line in ordered:

@@ -99,7 +99,8 @@ class Hyphenation:
 
 
 def marked(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
-    """Mark the lines that end in a hyphen with its fate, if the page or `written` decides it."""
+    """Return the lines. If the page or `written` decides about a hyphen at a line's end, a mark that keeps or drops it
+    takes its place."""
     ends = [index for index in range(len(lines) - 1) if lines[index].text.endswith((SOFT_HYPHEN, "-"))]
     result = list(lines)
     if not ends:
@@ -134,7 +135,8 @@ class Vocabulary:
             self._compounds.update(sorted(page.compounds))  # sorted, so that ties break alike in every process
 
     def written(self) -> frozenset[str]:
-        """Return the words that single pages cannot know: words broken somewhere, then common compounds."""
+        """Return at most 600 words that single pages cannot know: words broken somewhere, with a hyphen if they keep
+        it, then common compounds."""
         hyphenation = Hyphenation(self._alone, self._compounds)
         marks = {parts: hyphenation.mark(*parts) for parts in sorted(self._broken)}
         counts = Counter(marks.values())

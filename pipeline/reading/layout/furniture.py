@@ -106,9 +106,10 @@ def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
 
 
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """Return the lines that neighbouring pages share, from the edge inwards up to a gap before the text.
+    """Return the ids of lines that neighbouring pages share, from the edge inwards up to a gap before the text.
 
-    Beyond a line of this page alone, a shared line is text, for example "Question 2"."""
+    Beyond a line of this page alone, a shared line is text, for example "Question 2".
+    """
     shared = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
     for zone, inwards in (("t", level), ("b", level[::-1])):
@@ -136,7 +137,8 @@ def _is_slide_title(line: Line, key: str, content: PageContent, profile: Documen
 
 
 def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentProfile, away: set[int]) -> set[int]:
-    """Return, from each edge inwards, the rows that are running heads, page numbers or notes in the margin."""
+    """Return the ids of the lines, from each edge inwards, that are running heads, page numbers or notes in the
+    margin."""
     outer: set[int] = set()
     for inwards in _inwards(level, content.height):
         passed: set[int] = set()

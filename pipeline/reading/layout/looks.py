@@ -34,7 +34,8 @@ class LookFacts(NamedTuple):
 
 
 def look(line: Line) -> str:
-    """Return its look: size to half a unit, `b` bold, `c` capitals, `i` italics, font; empty if mixed or mono."""
+    """Return the line's look as a key: size to half a unit, `b` bold, `c` capitals, `i` italics, font; empty if mixed
+    or mono."""
     spans = [span for span in line.spans if any(map(str.isalpha, span.text))]
     if not spans or not math.isfinite(line.size) or any(span.style.mono for span in spans):
         return ""
@@ -52,7 +53,7 @@ def size_of(key: str) -> float:
 
 
 def of_page(lines: Iterable[Line]) -> dict[str, LookFacts]:
-    """Count the looks of a page's lines, which must be in the order of the source."""
+    """Return the counts of each look on a page, whose lines must be in the order of the source."""
     facts_of: dict[str, LookFacts] = {}
     level = [line for line in lines if line.angle == 0]
     paged = {foot_of(line) for line in level if line.text.isdecimal()}
@@ -87,7 +88,7 @@ class Looks:
                 self._facts[key] = self._facts.get(key, LookFacts()).plus(facts)
 
     def headings(self, body: float) -> list[str]:
-        """Return the looks of headings beside text of size `body`."""
+        """Return the looks of headings in a document whose text has the size `body`."""
         total = sum(facts.characters for facts in self._facts.values())
         fonts: dict[str, int] = {}
         for key, facts in self._facts.items():

@@ -54,7 +54,8 @@ def to_markdown(lines: Iterable[Line]) -> str:
 def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
-    """Return the page's blocks in reading order. Without a `document` profile, the page makes its own."""
+    """Return the page's blocks in reading order; without headers, footers and the like unless `keep_furniture`. Without
+    a `document` profile, the page makes its own."""
     content = cleaned(content, document)
     known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
@@ -82,7 +83,8 @@ def profile_for(content: PageContent, document: DocumentProfile | None) -> Docum
 
 
 def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
-    """Give each line a possible place, without dropping text; clean the regions too."""
+    """Return the page with a possible place for each line, marks in place of known hyphens at line ends, and clean
+    regions. Only blank lines are dropped."""
     lines = []
     for line in content.lines:
         if not line.text.strip():

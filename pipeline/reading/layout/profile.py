@@ -85,7 +85,7 @@ class DocumentProfile:
     written: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the profile as JSON data."""
+        """Return the profile as a dict, ready for JSON."""
         return asdict(self) | {name: sorted(getattr(self, name)) for name in _SETS}
 
     @classmethod
@@ -208,8 +208,8 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
 
 
 def for_recognised_text(content: PageContent, document: DocumentProfile) -> DocumentProfile:
-    """Return the document's profile with the sizes of one page of recognised text. They vary by chance, so only a few
-    clearly larger sizes are headings."""
+    """Return the document's profile with the text size and headings of one page of recognised text. Its sizes vary by
+    chance, so only a few clearly larger sizes are headings."""
     by_size: Counter[float] = Counter()
     for line in content.lines:
         if not line.angle and math.isfinite(line.size):

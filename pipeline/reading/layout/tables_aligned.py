@@ -28,7 +28,7 @@ _NUMERIC = re.compile(
 
 
 def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
-    """Replace the rows of each table in a block by the table; rows are given from top to bottom."""
+    """Return the rows of a block, given from top to bottom, with each table in place of its rows."""
     parts: list[list[Row] | Table] = []
     start = 0
     for begin, end in _attempts(rows):
@@ -81,7 +81,7 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """Yield the stretches, but split a stretch that is not a table at its rows of one piece."""
+    """Yield (first, end) of each stretch, but split a stretch that is not a table at its rows of one piece."""
     for first, end in _stretches(rows):
         lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
         if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):

@@ -156,7 +156,8 @@ def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Placed
 
 
 def _head(table_rows: Sequence[Row], head: int, partial: Sequence[Bar]) -> int:
-    """Return the rows of the head, including rows above a rule that covers part of the table right below them."""
+    """Return the number of rows of the head, including rows above a rule that covers part of the table right below
+    them."""
     for index in range(head, min(_MAX_HEAD, len(table_rows) - 1)):
         if not any(
             table_rows[index].bottom - table_rows[index].size < bar.at < table_rows[index + 1].bottom for bar in partial

@@ -33,7 +33,7 @@ class Partition(NamedTuple):
 
 
 def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Partition:
-    """Find the tables that rules or coloured stripes show."""
+    """Return the tables that rules or coloured stripes show, and the lines outside them."""
     if not lines or not (rules or fills):
         return Partition([], list(lines))
     slack = _SLACK * text_size(lines)

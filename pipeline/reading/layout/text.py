@@ -65,7 +65,8 @@ def join_lines(texts: Iterable[str]) -> str:
 
 
 def seam(first: str, second: str) -> tuple[bool, bool]:
-    """Decide, where two lines join, (whether to drop the hyphen that ends `first`, whether to insert a space)."""
+    """Return, for the place where two lines join, (whether to drop the hyphen that ends `first`, whether to insert a
+    space)."""
     if first.endswith(HARD_HYPHEN):
         return False, False
     if first.endswith(NO_HYPHEN):

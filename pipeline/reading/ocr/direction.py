@@ -147,7 +147,8 @@ def _surest(pieces: _Pieces, sample: Sequence[int], angles: Sequence[int]) -> in
 
 
 def _sideways_turns(pieces: _Pieces, indices: Sequence[int], turn: int) -> dict[int, int]:
-    """Return the directions of pieces at right angles to the others; try upwards first, like labels of axes."""
+    """Return the clockwise turns, by index, of pieces at right angles to the others; try upwards first, like labels of
+    axes."""
     best: dict[int, tuple[float, int]] = dict.fromkeys(indices, (-1.0, turn))
     for angle in ((turn + 270) % 360, (turn + 90) % 360, turn):
         undecided = [index for index in indices if best[index][0] < _SURE]

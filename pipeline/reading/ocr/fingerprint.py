@@ -49,7 +49,8 @@ class Fingerprint:
 
 
 def read_frame(data: bytes) -> Fingerprint:
-    """Decode and hash a frame of any mode, alpha or orientation; of an animation, use the first picture.
+    """Return the hash, format and sketch of a frame of any mode, alpha or orientation; of an animation, of the first
+    picture.
 
     Raises `UnitError` (permanent): `not_an_image`, `corrupt`, `too_many_pixels` or `too_slow`.
     """
@@ -68,7 +69,7 @@ def read_frame(data: bytes) -> Fingerprint:
 def load_image(path: Path) -> Image.Image:
     """Load a stored frame for models and text recognition as upright RGB on white; of an animation, the first picture.
 
-    Raises `UnitError` as `read_frame`, or `OSError`.
+    Raises `OSError`, or `UnitError` (permanent): `not_an_image`, `corrupt`, `too_many_pixels` or `too_slow`.
     """
     with _opened(path.read_bytes()) as image:
         image.load()
@@ -103,7 +104,7 @@ def _hash(grey: Image.Image, box: tuple[float, float, float, float] | None = Non
 
 
 def _grey(image: Image.Image) -> Image.Image:
-    """Return the picture upright, on white, in grey; convert it directly where its colours do not matter."""
+    """Return the picture upright, on white, in grey."""
     if image.mode in {"RGBA", "LA"} and image.getchannel("A").getextrema() == (255, 255):
         image = image.convert(image.mode[:-1])  # Some systems' screenshots have an alpha channel that is all opaque.
     if image.mode in _OPAQUE and not image.has_transparency_data:

@@ -78,7 +78,10 @@ def check_pixels(image: Image.Image, path: Path) -> None:
 
 
 def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
-    """Go to frame `number` (from 1) of an opened picture; False if it is missing. Only TIFF has several frames."""
+    """Go to frame `number` (from 1) of an opened picture; False if it is missing. Only TIFF has several frames.
+
+    Raises `UnitError` with code `too_many_pixels` if decoding the frame would take too much memory.
+    """
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return number == 1
     try:
@@ -163,7 +166,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Convert a few rows at a time: the whole image at once takes four times the memory of the result."""
+    """Return the image as RGB on white, converted a few rows at a time: at once it takes four times the memory of the
+    result."""
     result = Image.new("RGB", image.size)
     rows = max(1, _PIXELS_AT_ONCE // image.width)
     for top in range(0, image.height, rows):
@@ -197,7 +201,8 @@ def _damage_as_unit_errors(path: Path) -> Iterator[None]:
 
 
 def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
-    """Write the picture of page `number`, whole or not at all; return its path. Raises `UnitError` (transient)."""
+    """Write the picture of page `number` to `folder`, whole or not at all, and return its path: `page-0001.png` for
+    drawings of few colours, otherwise `.jpg`. Raises `UnitError` (transient)."""
     # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
     flat = picture.getcolors(_FLAT_COLOURS) is not None
     path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"

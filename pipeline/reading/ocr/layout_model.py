@@ -150,7 +150,7 @@ def _candidates(outputs: Sequence["Floats"]) -> tuple["Floats", "Floats"]:
 
 
 def _distinct(candidates: tuple["Floats", "Floats"]) -> Iterator[Region]:
-    """Yield the box with the highest score among those of one kind in the same place."""
+    """Yield the box with the highest score among those of one kind in the same place, in the model's pixels."""
     import numpy as np  # noqa: PLC0415  (as above)
 
     boxes, scores = candidates

@@ -57,7 +57,7 @@ def as_line(piece: RecognisedText) -> Line:
 
 
 def scaled(line: Line, factor: float) -> Line:
-    """Return a recognised line for a picture that is `factor` times as large."""
+    """Return a recognised line for a picture that is `factor` times as large, without its words' places."""
     left, top, right, bottom, size = (value * factor for value in line[1:6])
     return line._replace(left=left, top=top, right=right, bottom=bottom, size=size, spans=())
 
@@ -103,7 +103,7 @@ def upright(content: PageContent) -> tuple[PageContent, int]:
 
 
 def main_angle(lines: Iterable[Line]) -> int:
-    """Return the angle of most of the text."""
+    """Return the angle of most of the text: clockwise degrees, -1 for aslant; 0 without lines."""
     weights: Counter[int] = Counter()
     for line in lines:
         weights[line.angle] += len(line.text)

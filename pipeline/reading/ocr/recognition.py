@@ -60,7 +60,7 @@ class Reading(NamedTuple):
 
 
 def recognise(image: Image.Image, threads: int) -> list[Line]:
-    """Return the lines of `read`."""
+    """Return the lines of text in an RGB image, with boxes in its pixels. Raises `UnitError` if recognition fails."""
     return read(image, threads).lines
 
 

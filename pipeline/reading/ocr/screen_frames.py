@@ -27,10 +27,10 @@ class SeenText(NamedTuple):
 
 
 def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
-    """Return the `fingerprint.read_frame` of this file.
+    """Return the hash, format and sketch of a frame's picture, decoded in a child.
 
-    Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if the file is too much
-    for the child, `missing` or `unreadable`; `Unwanted`.
+    Raises `Unwanted`, or `UnitError` with code `not_an_image`, `corrupt`, `too_many_pixels`, `missing` or `unreadable`;
+    `too_slow`, `too_large` or `unreadable_file` if the file is too much for the child.
     """
     from PIL import Image  # noqa: PLC0415  # only intake needs Pillow
 
@@ -44,16 +44,17 @@ def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
 def jpeg_of(
     path: Path, max_side: int = MODELS_SIDE_PX, wanted: Wanted = lambda: True, *, gentle: bool = False
 ) -> bytes:
-    """Return a frame as JPEG for models or in another size: `fingerprint.as_jpeg`; `gentle` as in `child.Session`.
+    """Return a frame as JPEG for models or in another size, its longer side at most `max_side` pixels.
 
-    Raises `UnitError` as `read_frame`; `Unwanted`.
+    `gentle`: use a child of low priority. Raises `Unwanted`, or `UnitError` if the file is missing, no picture, or too
+    much for the child.
     """
     return b64decode(_ask("frame_jpeg", path, _CAPS, wanted, gentle=gentle, side=max_side)["jpeg"])
 
 
 def lines_of(path: Path, limits: Limits, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenText]:
-    """Return the text recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `recognition.read`
-    do; `Unwanted`."""
+    """Return the text recognised on a frame, within `limits`. `gentle`: use a child of low priority. Raises `Unwanted`,
+    or `UnitError` if the file is missing, no picture or too much for the child, or recognition fails."""
     return [SeenText(*line) for line in _ask("frame_lines", path, limits, wanted, gentle=gentle)["lines"]]
 
 

@@ -24,8 +24,8 @@ _SIZE_OF_HEIGHT = 0.75
 
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
-    """Improve the reading with Tesseract's words, if they are in this folder; otherwise put the picture there
-    for Tesseract, if the reading is doubtful."""
+    """Return the reading improved by Tesseract's words, if they are in this folder. Otherwise return it unchanged, and
+    put the picture there for Tesseract if the reading is doubtful."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)
@@ -45,7 +45,7 @@ def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
 
 
 def parse(table: str, width: int, height: int) -> list[Line]:
-    """Group the words of the table into lines."""
+    """Return the lines that the words of the table form, with boxes in pixels."""
     rows: dict[tuple[str, ...], list[Line]] = {}
     for row in table.split("\n", _MAX_WORDS)[:_MAX_WORDS]:
         cells = row.split("\t")

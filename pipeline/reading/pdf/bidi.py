@@ -82,7 +82,8 @@ def concerns(text: str, *, leftwards: bool) -> bool:
 
 
 def parts(text: str, start: int, end: int) -> Iterator[Part]:
-    """Yield the parts of a line in PDFium's order, without white space."""
+    """Yield the stretches of one kind in `text[start:end]`, in PDFium's order and without white space; each neutral
+    sign is a part of its own."""
     kind: Kind | None = None
     begin = start
     for index in range(start, end):
@@ -117,9 +118,11 @@ def normalised(text: str) -> str:
 
 
 def spelled(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> list[Piece]:
-    """Return the pieces with letters in the order of their places, and each mark after its letter.
+    """Return the pieces with their letters in the order of their places from right to left, and each mark after its
+    letter.
 
-    `box` gives the place of a character of `text`. Pieces that are only marks disappear if letters are near them."""
+    `box` gives the place of a character of `text`. Pieces that are only marks disappear if letters are near them.
+    """
     places = _places(text, pieces, box)
     letters = [index for index in places if not unicodedata.combining(text[index])]
     letters.sort(key=lambda index: -_middle(places[index]))
@@ -151,7 +154,8 @@ def spelled(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> li
 
 
 def _places(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> dict[int, Box]:
-    """Return the places of letters and marks; a glyph without extent takes the place of the previous one."""
+    """Return the places of the letters and marks of leftward pieces, by index in `text`; a glyph without extent takes
+    the place of the previous one."""
     places: dict[int, Box] = {}
     for piece in pieces:
         if piece.kind == "right":
@@ -164,8 +168,9 @@ def _places(text: str, pieces: Sequence[Piece], box: Callable[[int], Box]) -> di
 
 
 def _letter_of(mark: int, near: Sequence[int], places: Mapping[int, Box]) -> int:
-    """Return the letter among those near a mark to which the mark belongs: the previous letter in the text if they
-    touch, unless the mark stands on another. PDFium divides a glyph of a letter with marks into parts by width."""
+    """Return the index of the letter among those near a mark to which the mark belongs: the previous letter in the text
+    if they touch, unless the mark stands on another. PDFium divides a glyph of a letter with marks into parts by
+    width."""
     left, _, right, _ = places[mark]
     middle = (left + right) / 2
     earlier = [index for index in near if index < mark and not any(index < other < mark for other in near)]
@@ -226,7 +231,8 @@ class _Line:
         return self.pieces[index].word.text
 
     def forwards(self) -> list[tuple[int, bool]]:
-        """Return (piece, whether a space precedes it) in reading order, if only some pieces are read leftwards."""
+        """Return (index of a piece, whether a space precedes it) in reading order, for a line that is read
+        rightwards."""
         order: list[tuple[int, bool]] = []
         index = 0
         while index < len(self.pieces):
@@ -241,8 +247,8 @@ class _Line:
         return order
 
     def backwards(self, begin: int, end: int) -> list[tuple[int, bool]]:
-        """Return the same for the pieces from `begin` to `end`, if they are read leftwards; rightward stretches among
-        them keep their order."""
+        """Return (index of a piece, whether a space precedes it) in reading order for the pieces from `begin` to before
+        `end`, if they are read leftwards; rightward stretches among them keep their order."""
         stretches: list[range] = []
         index = floor = begin
         while index < end:
@@ -261,7 +267,7 @@ class _Line:
         return order
 
     def _end_of_rightward(self, first: int, end: int) -> int:
-        """Return the last piece of the stretch that begins here and is read rightwards."""
+        """Return the index of the last piece of the rightward stretch that begins at `first`."""
         last = first
         for index in range(first + 1, end):
             kind = self.pieces[index].kind
@@ -280,7 +286,7 @@ class _Line:
         return not apart and index == last + 2 and self.text(last + 1) in self._in_numbers
 
     def _with_signs(self, first: int, last: int, floor: int, end: int) -> tuple[int, int]:
-        """Extend the stretch from `first` to `last` by the signs at its ends that belong to it."""
+        """Return the first and last index of the stretch, extended by the signs at its ends that belong to it."""
         lettered = any(piece.kind == "left" for piece in self.pieces[first : last + 1])
         for _ in range(_MAX_SIGNS):
             left = self.text(first - 1) if first > floor and not self.spaced[first - 1] else ""
@@ -297,7 +303,7 @@ class _Line:
 
 
 def _unpaired(text: str) -> str:
-    """Return the kinds of brackets that occur an odd number of times."""
+    """Return the pairs of brackets of which an odd number occurs, joined to one text."""
     return "".join(pair for pair in _PAIRS if sum(map(text.count, pair)) % 2)
 
 

@@ -45,8 +45,9 @@ class PageSource(Protocol):
     def convert(
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
-        """Convert page `number` (from 1). `image`: its picture, if rendered; `picture_folder`: where to save pictures
-        on the page, if wanted; `second`: a folder for `tesseract_words.improved`. Raises `UnitError`."""
+        """Convert page `number` (from 1). `image`: its picture, read instead of a rendering if text must be recognised;
+        `picture_folder`: where to save pictures on the page, if wanted; `second`: a folder with Tesseract's words or,
+        if it has none yet, for the picture that Tesseract is to read. Raises `UnitError`."""
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         """Render page `number` (from 1) as RGB for a model, to the file `page-0001.jpg` or `.png`; return its path.
@@ -56,10 +57,12 @@ class PageSource(Protocol):
 
 
 def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
-    """Return the document's profile as JSON: the style of its text, the levels of its headings, its repeated lines.
+    """Return the document's profile as JSON text: the style of its text, the levels of its headings, its repeated
+    lines.
 
-    Empty for pictures. Skips damaged pages, whose conversion fails later. Calls `tick` before each page. Raises
-    `UnitError` as `open_source` does."""
+    Empty for pictures. Skips damaged pages, whose conversion fails later, and stops after one page's time. Calls `tick`
+    before each page. Raises `UnitError` (permanent) if the file cannot be opened.
+    """
     if _type_of(source) != "pdf":
         return ""
     with pdfium.open_document(source) as document:
@@ -68,8 +71,8 @@ def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[
 
 
 def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
-    """Return the pages to read for a document's profile: the wanted pages and their neighbours, which show repeated
-    lines; of very many, stretches over the whole document."""
+    """Return the pages to read for a document's profile, ascending: the wanted pages and two neighbours on either side,
+    which show repeated lines; of more than 1,000, stretches of eight over the whole document."""
     near = sorted({page for number in wanted for page in range(number - 2, number + 3) if 1 <= page <= pages})
     if len(near) <= _MAX_SURVEYED:
         return near
@@ -81,7 +84,8 @@ def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
 def _facts(
     document: pdfium.Document, numbers: Sequence[int], options: Options, tick: Callable[[], object]
 ) -> Iterator[PageFacts]:
-    """Yield the facts of the pages that can be read within one page's time, without text in pictures."""
+    """Yield the facts of the pages that can be read within one page's time together, without text in pictures. Skip
+    damaged pages."""
     ends = time.monotonic() + options.page_s
     for number in numbers:
         tick()
@@ -132,8 +136,8 @@ class _View(NamedTuple):
     scale: float
 
     def read(self, threads: int) -> recognition.Reading:
-        """Return the text and the rules in the picture, in its pixels. If a stamp may cover text, read the picture
-        without colours as well."""
+        """Return the text and the rules in the picture, in its pixels. If the reading is unsure and a coloured stamp
+        may cover text, read the picture without colours as well."""
         if images.is_blank(self.picture):
             return recognition.Reading([], None)
         reading = recognition.read(self.picture, threads)
@@ -169,7 +173,7 @@ class _PdfSource:
     def convert(
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
-        """The boxes of the page's blocks are in points."""
+        """Convert a page of a PDF; the boxes of its blocks are in points."""
         layer, views, content = self._inspect(number, image)
         read = self._text(layer, views, second)
         content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
@@ -186,7 +190,8 @@ class _PdfSource:
         return images.save_page(picture, folder, number)
 
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
-        """Return the text layer, pictures of areas without it, and the drawings; then PDFium is free for others."""
+        """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
+        without lines. PDFium is free for other threads afterwards."""
         with self._document.page(number) as page:
             layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
             width, height = page.size
@@ -207,7 +212,7 @@ class _PdfSource:
             return layer, views, content
 
     def _with_regions(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> PageContent:
-        """Add the layout model's regions to the page, if the model should be asked."""
+        """Return the page with the layout model's regions, or unchanged if the model should not analyse it."""
         if not content.lines or not _needs_model(content, self._profile, self._options, recognised=not layer.usable):
             return content
 
@@ -234,7 +239,8 @@ class _PdfSource:
         return recognition.Reading(layer.lines, layer.quality if layer.characters else confidence)
 
     def _read(self, view: _View, second: Path | None) -> recognition.Reading:
-        """Return the text in the view, placed on the page. Logos repeat on every page, so recognise each once."""
+        """Return the text in the view, placed on the page; with `second`, improved by Tesseract's words. Logos repeat
+        on every page, so recognise each picture once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._recognised:
             self._recognised[key] = view.read(self._options.threads)
@@ -249,7 +255,8 @@ class _PdfSource:
         )
 
     def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
-        """Write the page's pictures to `folder` and return them."""
+        """Write the first 50 pictures on the page to `folder` as PNG; return their boxes and links, from top to
+        bottom."""
         with self._document.page(number) as page:
             boxes = pictures.worth_keeping(page)[:_MAX_SAVED_PICTURES]
             rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
@@ -276,7 +283,7 @@ class _PictureSource:
         picture_folder: Path | None = None,  # noqa: ARG002  # a picture contains no pictures
         second: Path | None = None,
     ) -> ConvertedPage:
-        """The boxes of the page's blocks are in pixels."""
+        """Convert a frame of a picture file; the boxes of its blocks are in pixels."""
         picture = images.load_picture(image or self._path, 1 if image else number, self._options.max_pixels)
         last, read = self._last
         if read is None or last != (number, image):

@@ -46,7 +46,8 @@ class _Box(NamedTuple):
 
 
 def repair(handle: Any, text: str) -> str:
-    """Return the text in its old length, with letters and the marks over them composed, and lost ligatures restored."""
+    """Return the text with letters and the marks over them composed, and lost ligatures restored. Its length stays the
+    same: each removed character becomes `GONE`."""
     # Fonts that name "ff" as a carriage return have no name for "ffi" and "ffl"; the latter comes before vowels.
     if "\u21b5" in text and "\ufb00" in (text := _FF.sub("\ufb00", text)):
         plain = text
@@ -61,7 +62,8 @@ def repair(handle: Any, text: str) -> str:
 
 
 def _compose(handle: Any, characters: list[str], index: int) -> None:
-    """Compose the mark at `index` with the letter that it overlaps, if Unicode has such a character."""
+    """Compose the mark at `index` with the letter that it overlaps, in `characters`, if Unicode has such a
+    character."""
     mark = characters[index]
     if index and not characters[index - 1].isspace() and unicodedata.combining(mark):
         return  # A combining character after its letter needs no repair.
@@ -91,7 +93,7 @@ def _stands_on(mark: _Box, letter: _Box | None) -> bool:
 
 
 def _take_away(characters: list[str], index: int, letter: int) -> None:
-    """Remove the mark, and the space that PDFium reports between it and its word."""
+    """Replace the mark by `GONE`, and so the space that PDFium reports between it and its word."""
     characters[index] = GONE
     after = characters[index + 1] if index + 1 < len(characters) else " "
     if letter < index and index and characters[index - 1] == " " and (letter == index - 2 or not after.isalnum()):

@@ -18,10 +18,11 @@ _CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
 
 
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
-    """Return the result of `survey.inspect`; errors call the file `name`. `check_file` refuses some without a child.
+    """Check in a child that the file can be converted; return its type, pages and size. Errors call the file `name`.
 
-    Raises `UserError` as `survey.inspect` does, or with code `too_slow`, `too_large` or `unreadable_file` if the file
-    is too much for the child; `Unwanted`.
+    Raises `Unwanted`, or `UserError` with code `missing`, `directory`, `empty`, `unsupported`, `corrupt`, `encrypted`,
+    `no_pages`, `too_many_pages`, `page_size`, `too_many_pixels`, or `too_slow`, `too_large` or `unreadable_file` if the
+    file is too much for the child.
     """
     source.check_file(path, limits, name)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
@@ -44,7 +45,9 @@ def render(
 ) -> None:
     """Write page `number` (from 1) of a file to `target`, whole or not at all: WebP for that suffix, otherwise PNG.
 
-    Uses `dpi`, or a width of at most `width` pixels; `gentle`: use a child of low priority. Raises as `inspect` does.
+    A PDF page has `dpi` dots per inch, or with `width` at most `width` pixels across; a picture file only shrinks.
+    `gentle`: use a child of low priority. Raises `Unwanted`, or `UserError` if the page is missing, damaged or too much
+    for the child.
     """
     _run(
         {

@@ -28,7 +28,7 @@ class Links:
                 self._by_height[bucket].append((box, url))
 
     def on(self, words: list[Word]) -> list[Word]:
-        """Add the link to the style of each word on one."""
+        """Return the words; a word whose middle lies on a link has the link's address in its style."""
         if not self._by_height:
             return words
         linked = []
@@ -55,7 +55,7 @@ def _links(page: Page) -> Iterator[tuple[Box, str]]:
 
 
 def _url(document: Any, action: Any) -> str:
-    """Return the address, if a reader may follow it; otherwise empty."""
+    """Return the address if it leads to the web, a mailbox, an FTP server or a telephone; otherwise empty."""
     length = pdfium_c.FPDFAction_GetURIPath(document, action, None, 0)
     if not 1 < length <= _MAX_URL:
         return ""

@@ -91,7 +91,11 @@ class Pages:
         self._session.close()
 
     def survey(self, numbers: Sequence[int], tick: Callable[[], object]) -> str:
-        """Return what `conversion.survey` returns. Calls `tick` twice a second. Raises `UnitError` as `convert`."""
+        """Return the document's profile as JSON text, for `__init__`; empty for a picture file.
+
+        It holds the style of the text, the levels of the headings and the repeated lines. Calls `tick` twice a second.
+        Raises `UnitError` if the file cannot be opened or takes too long, and whatever `tick` raises.
+        """
         limits = replace(self._limits, total_s=2 * self._limits.timeout_s)
         task = {"task": "survey", "pages": _runs(numbers), **self._file}
 
@@ -102,10 +106,12 @@ class Pages:
         return str(self._session.ask(task, "the document", limits, wanted)["survey"])
 
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
-        """Return the result of `PageSource.convert` for a page.
+        """Convert page `number` (from 1) to Markdown and layout.
 
-        Raises `UnitError` as `conversion.open_source` and `PageSource.convert` do, and as `child.Session.ask` does for
-        a page that is too much for the child.
+        `image`: a picture of the page, read if its text layer is unusable; `picture_folder`: where to save the page's
+        own pictures. An unsure page is read again with Tesseract if the options ask for that. Raises `UnitError`:
+        permanent if the file or page is missing, damaged or too much for the child; transient if no child starts or
+        recognition fails.
         """
         task = {
             "task": "convert",
@@ -127,12 +133,20 @@ class Pages:
     def render(
         self, number: int, folder: Path, dpi: float, max_pixels: int, wanted: Callable[[], bool] = lambda: True
     ) -> Path:
-        """Return the file that `PageSource.render` writes. Raises as `convert`, and whatever `wanted` raises."""
+        """Render page `number` (from 1) to `page-0001.jpg` or `.png` in `folder`, whole or not at all; return its path.
+
+        A PDF page has `dpi` dots per inch, or fewer so that it has at most `max_pixels` pixels; a picture file only
+        shrinks to that. Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted` returns False, and
+        whatever `wanted` raises.
+        """
         task = {"task": "picture", "page": number, "folder": str(folder.absolute()), "dpi": dpi}
         return Path(self._ask({**task, "max_pixels": max_pixels}, wanted)["path"])
 
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-        """Return the answer about a page from a child that has the document open."""
+        """Return a child's answer to a task on one page; open the document in the child first if necessary.
+
+        Raises `UnitError`, `Unwanted` if `wanted` returns False, and whatever `wanted` raises.
+        """
         request, name = {**task, "key": self._key}, f"page {task['page']}"
         for _ in range(_CHILDREN):
             try:

@@ -54,10 +54,12 @@ _LOCK = _Lock()
 
 
 def quick(function: Any, result: Any) -> Any:
-    """Return PDFium's function with a plain number as its result, in half the time, for calls about each word.
+    """Return a form of PDFium's function that takes half the time and returns a plain number, for calls about each
+    word.
 
     It converts no arguments: all must be handles, `ctypes` objects or small integers. It keeps the interpreter's lock,
-    which other threads could use only for a microsecond."""
+    which other threads could use only for a microsecond.
+    """
     return ctypes.PYFUNCTYPE(result)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
@@ -68,7 +70,8 @@ render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
 
 
 def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int) -> float:
-    """Return the pixels per point for a page of this size: `dpi`, or less to keep within `max_pixels`."""
+    """Return the pixels per point for a page of this size: `dpi`, or less to keep within `max_pixels` and
+    `MAX_SIDE_PX`."""
     scale = dpi / _POINTS_PER_INCH
     longest_px = min(MAX_SIDE_PX, max_pixels)
     across, down = math.ceil(width_pt * scale), math.ceil(height_pt * scale)
@@ -147,9 +150,11 @@ class Page:
             bitmap.close()
 
     def sketch(self, dpi: float, max_pixels: int, within_s: float) -> Image.Image:
-        """Render the whole page without its form fields, if PDFium draws it within `within_s`.
+        """Return an RGB picture of the whole page without its form fields, if PDFium draws it within `within_s`
+        seconds.
 
-        Raises `UnitError`, code `slow_drawing`: hundreds of transparent layers can take minutes."""
+        Raises `UnitError`, code `slow_drawing`: hundreds of transparent layers can take minutes.
+        """
         scale = bounded_scale(*self.size, dpi, max_pixels)
         width, height = (math.ceil(side * scale) for side in self.size)
         ends = time.monotonic() + within_s

@@ -102,7 +102,8 @@ def _objects(parent: Any, count: Any, get: Any, depth: int = 0) -> Iterator[tupl
 
 
 def merged(pictures: Sequence[tuple[Box, int]]) -> list[tuple[Box, int]]:
-    """Merge pictures that touch: programs cut large pictures into strips."""
+    """Merge pictures that touch, and add up their pixels: programs cut large pictures into strips. More than 200 become
+    one."""
 
     def united(parts: Sequence[tuple[Box, int]]) -> tuple[Box, int]:
         return around(box for box, _ in parts), sum(pixels for _, pixels in parts)

@@ -1,7 +1,7 @@
 """Judge the quality of a page's text layer: whether it makes sense, and whether the page shows it.
 
-Each share is 0 to 1, and 1 if there is too little to judge. The bounds are wide on purpose: text recognition knows
-fewer languages than text layers use.
+Each share is 0 to 1. A page with too little text to judge counts as good. The bounds are wide on purpose: text
+recognition knows fewer languages than text layers use.
 """
 
 import ctypes
@@ -44,7 +44,7 @@ _fill_color = quick(pdfium_c.FPDFPageObj_GetFillColor, ctypes.c_int)
 
 
 def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
-    """Return the quality of an open page's text layer. Renders the page only if its text may be hidden."""
+    """Return the quality of an open page's text layer, 0 to 1. Renders the page only if its text may be hidden."""
     if not makes_sense(text[:_MOST]):
         return 0.0
     return inked_share(page, lines) if hidden_share(handle, len(text)) >= _HIDDEN else 1.0
@@ -81,7 +81,7 @@ def _in_ascii(characters: re.Pattern[str]) -> bytes:
 
 
 def hidden_share(handle: Any, count: int) -> float:
-    """Return the share of sampled characters that are invisible, transparent or white."""
+    """Return the share of sampled characters that are invisible, transparent or white; 0 without a drawn character."""
     sample = range(0, count, max(1, count // _SAMPLES))
     drawn = [address for index in sample if (address := text_object_at(handle, index))]
     hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}

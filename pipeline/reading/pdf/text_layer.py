@@ -55,7 +55,8 @@ _NOTHING = TextLayer([], 0, 0.0)
 
 
 def read(page: Page, until: float = math.inf) -> TextLayer:
-    """Return the text layer of an open page; empty if it cannot be read before `until` (monotonic time)."""
+    """Return the text layer of an open page; empty if it has more than `MAX_CHARACTERS` characters, or cannot be read
+    before `until` (monotonic time)."""
     with page.text_page() as handle:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
@@ -94,7 +95,7 @@ def _text(handle: Any) -> str:
 
 
 def _without_false_hyphens(handle: Any, text: str) -> str:
-    """Remove glyphs without a character, which look like the mark of a hyphen at a line's end."""
+    """Replace glyphs without a character, which look like the mark of a hyphen at a line's end, by `GONE`."""
     count = len(text)
 
     def checked(match: re.Match[str]) -> str:
@@ -148,7 +149,7 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
 
 
 def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
-    """Yield a line with text that is read leftwards, cut at wide gaps like the others."""
+    """Yield the pieces of one line that has text read leftwards, cut at wide gaps like the others."""
     pieces = [
         bidi.Piece(word, part.kind, part.start, part.end)
         for part in bidi.parts(text, match.start(), match.end())

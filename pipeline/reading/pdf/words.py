@@ -127,7 +127,11 @@ class Glyphs:
         self._to_origin = ctypes.byref(self._sides[0]), ctypes.byref(self._sides[1])
 
     def word(self, text: str, start: int, end: int, before: Word | None) -> list[Word]:
-        """Return the word at `start` in the page's text, cut where its style changes."""
+        """Return the word `text[start:end]` of the page's text, cut where its style changes; empty if no character
+        remains.
+
+        `before`: the word that gives its place to a glyph without extent.
+        """
         first = text_object_at(self._address, start)
         if end - start == 1 or first == text_object_at(self._address, end - 1):
             part = self._part(text, start, end, first, before)
@@ -210,7 +214,7 @@ class Glyphs:
         return max(extent / 0.7, 1.0)
 
     def box(self, index: int) -> tuple[float, float, float, float]:
-        """Return the place of one character, as displayed."""
+        """Return the place of one character, as displayed; zeros if PDFium knows none."""
         if not _loose_box(self._address, index, self._to_rect):
             return (0.0, 0.0, 0.0, 0.0)
         rect = self._rect

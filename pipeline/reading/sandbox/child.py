@@ -54,7 +54,11 @@ def run(
     wanted: Wanted = lambda: True,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Return a child's answer to one task. Raises what `Session.ask` raises."""
+    """Return the answer of a new session's child to one task; errors call the file `name`.
+
+    Raises `Unwanted`, or `UnitError`: an error of the task, permanent if it exceeds a limit, transient if no child
+    starts.
+    """
     with Session() as session:
         return session.ask(task, name, limits, wanted, progress)
 
@@ -62,9 +66,11 @@ def run(
 def ask_about_file(
     task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it", *, gentle: bool = False
 ) -> dict[str, Any]:
-    """Return a child's answer to a task on one file, which errors call `name`; `advice` and `gentle` as in `Session`.
+    """Return a child's answer to a task on one file, which errors call `name`.
 
-    Raises `UnitError` as `run` does, but with code `unreadable_file` for a crash; `Unwanted`.
+    `advice` ends the sentence that reports an exceeded limit; `gentle`: use a child of low priority. Raises `Unwanted`,
+    or `UnitError`: an error of the task, permanent with code `too_slow`, `too_large` or `unreadable_file` (a crash), or
+    transient with code `no_reader` or `reader_killed`.
     """
     try:
         with Session(advice, gentle=gentle) as session:
@@ -96,13 +102,14 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Return the child to the idle ones; harmless without a child."""
+        """Return the child to the idle ones, or end it if enough are idle; harmless without a child."""
         child, self._child = self._child, None
         if child is not None and child.is_ours:
             _give_back(child)
 
     def _fit(self) -> "_Child | None":
-        """Return the child, unless it belongs to another process or earlier tasks left too much in its memory."""
+        """Return the child; None without a child of this process, or after ending one that earlier tasks left with too
+        much memory."""
         child = self._child
         if child is None or not child.is_ours:
             return None
@@ -209,7 +216,10 @@ class _Child:
             _pool.living.add(self)
 
     def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
-        """Return the child's answer to `task`."""
+        """Return the child's answer to `task`, which may be an error.
+
+        Raises `_ChildEnded`, `Unwanted`, or `UnitError` if the task exceeds a limit.
+        """
         self.tasks += 1
         self.peak, before = 0, self.memory
         self._write(pack(task, "surrogatepass"))
@@ -368,7 +378,7 @@ def _give_back(child: _Child) -> None:
 
 
 def prepare() -> None:
-    """Start a child ahead of the first task while this process is busy, unless a server forks children at once.
+    """Start an idle child before the first task needs it, unless a server forks children at once.
 
     Harmless if no child starts.
     """

@@ -45,7 +45,10 @@ _FORBIDDEN = frozenset(
 
 
 def main(lifeline: int) -> None:
-    """`lifeline`: the reading end of an unused pipe, which closes when the parent ends."""
+    """Answer tasks from standard input until it closes, the parent ends, or no task arrives for `IDLE_S`.
+
+    `lifeline`: the reading end of an unused pipe, which closes when the parent ends.
+    """
     privacy.begin()
     replies = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Keep libraries' output out of the answers.
@@ -72,7 +75,8 @@ def _end_with(lifeline: int) -> None:
 
 
 def _restrict() -> None:
-    """Confine the effects of a hostile file to this process."""
+    """Forbid this process to connect to other machines, start programs and dump its memory; limit the files that it
+    writes, and let the system kill it first if memory runs out."""
 
     def refuse(event: str, _: object) -> None:
         if event in _FORBIDDEN:
@@ -113,7 +117,7 @@ def _answer(request: dict[str, Any], replies: int) -> dict[str, Any]:
 
 
 def _limit_processor(limits: Limits) -> None:
-    """End this process after its processor time, even if its parent cannot kill it."""
+    """Let the system end this process after the task's processor time, even if its parent cannot kill it."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.timeout_s * max(1, limits.ocr_threads)) + 5)
 

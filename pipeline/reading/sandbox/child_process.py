@@ -42,7 +42,8 @@ class Process(Protocol):
 
 
 def use_server(path: Path, patience_s: float = 0.0) -> None:
-    """Let the `child_server` at this socket fork children, if it answers.
+    """Let the `child_server` at this socket fork children from now on, whenever it answers; harmless where `FORKS` is
+    false.
 
     `patience_s`: how long to wait until a new server listens.
     """
@@ -50,12 +51,15 @@ def use_server(path: Path, patience_s: float = 0.0) -> None:
 
 
 def is_served() -> bool:
-    """Whether a server forks children for this process."""
+    """Whether `use_server` has named a server, which may not answer."""
     return bool(_servers)
 
 
 def start(lifeline: int) -> Process:
-    """Return a new child. Raises `OSError` if none can be started."""
+    """Return a new child's process: forked by the server if that answers, otherwise a new program.
+
+    `lifeline`: the reading end of the pipe whose closing ends the child. Raises `OSError` if no child can be started.
+    """
     for path, until in _servers:
         while True:
             try:

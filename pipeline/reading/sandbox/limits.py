@@ -108,7 +108,7 @@ class Task:
 
 
 def refused(message: str, code: str) -> UnitError:
-    """Return an error that retrying does not solve."""
+    """Return a permanent `UnitError`, which retrying does not solve."""
     return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
 
 

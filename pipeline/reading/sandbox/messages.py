@@ -8,7 +8,8 @@ _LENGTH = struct.Struct(">I")
 
 
 def pack(message: dict[str, Any], errors: str = "replace") -> bytes:
-    """Encode a message. `errors` handles lone surrogates: `surrogatepass` keeps them, and so the names of any files."""
+    """Return a message as bytes: its length, then JSON. `errors` handles lone surrogates: `surrogatepass` keeps them,
+    and so the names of any files."""
     body = json.dumps(message, ensure_ascii=False).encode("utf-8", errors)
     return _LENGTH.pack(len(body)) + body
 
@@ -24,7 +25,8 @@ class Buffer:
         self._bytes += data
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next message, None while incomplete. Raises `ValueError` for a long one or one not an object."""
+        """Return the next message; None while it is incomplete. Raises `ValueError` if it is longer than `max_bytes`,
+        or not a JSON object."""
         if len(self._bytes) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._bytes)

@@ -51,7 +51,8 @@ def read(path: Path, session: Session) -> dict[str, Any]:
 
 
 def tags_of(path: Path) -> dict[str, Any]:
-    """Read tags in this process: return `tags`, or `system`, the system's error. Raises whatever mutagen raises."""
+    """Read tags in this process: return a dict with `tags`, or with `system`, the text of the system's error. Raises
+    whatever mutagen raises."""
     import mutagen  # noqa: PLC0415  # an extra
 
     try:

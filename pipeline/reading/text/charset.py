@@ -90,7 +90,8 @@ def _binary(data: bytes) -> bool:
 
 
 def _wide_encoding(sample: bytes) -> str:
-    """Detect UTF-16 without a mark: every other byte of text in European languages is zero."""
+    """Return the name of UTF-16 without a mark, otherwise an empty text: every other byte of text in European languages
+    is zero."""
     pairs = len(sample) // 2
     if not pairs:
         return ""

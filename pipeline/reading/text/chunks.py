@@ -108,7 +108,8 @@ def _announces(chunk: Chunk, following: Chunk) -> bool:
 
 
 def _inherited(section: Section, above: _Path) -> _Path:
-    """Let a page continue under the headings of the previous page; a web page of a sitemap starts without headings."""
+    """Return the headings above a section's beginning: a page continues under those of the previous page, a web page of
+    a sitemap starts without headings."""
     return _Path(0, (), ()) if section.source else _Path(0, above.levels, above.names)
 
 
@@ -129,8 +130,8 @@ def _pieces(text: str, splitter: MarkdownSplitter | TextSplitter, window: int) -
 
 
 def _first_body(text: str, start: int) -> int:
-    """Return the offset in the section of the chunk's first line that is not a heading: a chunk that opens with a
-    heading belongs below it."""
+    """Return the offset in the section of the chunk's first line that is not a heading, or of the chunk's last
+    character: a chunk that opens with a heading belongs below it."""
     at = start
     for line in text.splitlines(keepends=True):
         if line.strip() and not _HEADING.match(line.rstrip("\n")):

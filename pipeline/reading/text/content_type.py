@@ -184,7 +184,8 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
 
 
 def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:
-    """Refuse archives that unpack to too much. False sizes do not help: unpacking stops at the declared size."""
+    """Raise `UnitError` for archives with a password or too many files, or that unpack to too much. False sizes do not
+    help: unpacking stops at the declared size."""
     if len(entries) > limits.max_entries:
         message = f"{filename} holds {len(entries):,} files, more than the {limits.max_entries:,} that are accepted."
         raise refused(message, "too_large")
@@ -197,7 +198,8 @@ def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits)
 
 
 def _ole_kind(path: Path, filename: str) -> Kind:
-    """Return the kind of an old Office file, whose streams have names in UTF-16."""
+    """Return XLS for an old Excel file, whose streams have names in UTF-16. Raises `UnitError` for other old Office
+    files and those with a password."""
     with path.open("rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as data:
         if data.find("EncryptedPackage".encode("utf-16-le")) >= 0:
             raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")

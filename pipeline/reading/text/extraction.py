@@ -83,13 +83,16 @@ def _check_markup(size: int, name: str, limits: Limits) -> None:
 
 
 def _declared(data: bytes) -> str:
-    """Return the encoding that HTML or XML declares itself."""
+    """Return the encoding that HTML or XML declares itself; empty if none."""
     match = _XML_ENCODING.search(data[:1024]) or _META_CHARSET.search(data[:4096])
     return match[1].decode("ascii") if match else ""
 
 
 def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
-    """Convert an office file, a feed and so on to text with markitdown's converters, which do not use the network."""
+    """Convert an office file, a feed and so on to text with markitdown's converters, which do not use the network.
+
+    XML that only looks like a feed stays as it is. Raises `UnitError` (permanent) with code `encrypted` or `corrupt`.
+    """
     import io  # noqa: PLC0415
 
     from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
@@ -130,7 +133,8 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
 
 
 def _without_navigation(html: str) -> str:
-    """Remove menus, lists of contents, and the links of headings to themselves."""
+    """Return the HTML without menus, lists of contents, and the links of headings to themselves; unchanged if little
+    text would remain."""
     from bs4 import BeautifulSoup, Tag  # noqa: PLC0415  (markitdown loads it as well)
 
     page = BeautifulSoup(html, "html.parser")
@@ -224,14 +228,17 @@ def _without_pictures(text: str) -> str:
 
 
 def _slides(text: str) -> list[Section]:
-    """Return a section for each slide; markitdown marks where slides begin."""
+    """Return a section for each slide that has text; markitdown marks where slides begin."""
     parts = _SLIDE.split(text)
     slides = zip(parts[1::2], parts[2::2], strict=True)
     return [Section(slide.strip(), page=int(number)) for number, slide in slides if slide.strip()]
 
 
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
-    """Read the pages of a PDF or picture: from a trustworthy text layer, otherwise by text recognition."""
+    """Read the pages of a PDF or picture: from a trustworthy text layer, otherwise by text recognition.
+
+    Pages that cannot be read become warnings. Raises `UnitError` if none can be read, or the file has too many pages.
+    """
     options = Options(
         dpi=limits.ocr_dpi,
         pictures=limits.ocr_pictures,
@@ -260,7 +267,7 @@ def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Rea
 
 
 def _pages(source: conversion.PageSource, count: int, name: str, limits: Limits) -> Iterator[tuple[int, str, str]]:
-    """Yield (page, its text, its error)."""
+    """Yield (page number, its text, its error message); either text is empty."""
     characters = 0
     for number in range(1, count + 1):
         try:

@@ -23,8 +23,8 @@ def read_file(
     """Return the text of the file at `path`, whose content and `filename` decide its kind.
 
     Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
-    `corrupt`, `unreadable`, `too_large`, `too_slow` or another of `survey.inspect`; transient with code `changed` if
-    the file changed during reading.
+    `corrupt`, `unreadable`, `no_pages`, `too_many_pixels`, `too_large` or `too_slow`; transient with code `changed` if
+    the file changed during reading, `no_reader` or `reader_killed`.
     """
     if not wanted():
         raise Unwanted(f"{filename} is no longer wanted.")
@@ -44,8 +44,8 @@ def read_by_child(
 ) -> Reading:
     """Return a child's reading of `path`. `task`: `file` or `page` (a web page, whose address is `name`).
 
-    Raises `Unwanted`, or `UnitError` with code `too_slow`, `too_large`, `unreadable` (the child crashed), or as
-    `extraction` does.
+    `charset`: the encoding named by the server. Raises `Unwanted`, or `UnitError`: permanent if the content cannot be
+    read, exceeds a limit or crashes the child; transient if no child starts.
     """
     answer = child.run({"task": task, "path": str(path.absolute()), "charset": charset}, name, limits, wanted, progress)
     sections = [Section(text, page, source, plain) for text, page, source, plain in answer["sections"]]
@@ -53,7 +53,8 @@ def read_by_child(
 
 
 def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
-    """Return values that change with the file."""
+    """Return values that change with the file. Raises `UnitError` (permanent) if it is missing, not ordinary, empty or
+    too large, or may not be read."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:

@@ -32,7 +32,8 @@ class Patience:
     _ask_at: float = 0.0
 
     def check(self) -> float:
-        """Return the seconds left. Raises `OutOfTime` or `Unwanted`."""
+        """Return the seconds left. Raises `OutOfTime`, or `Unwanted` if `wanted`, called at most twice a second,
+        returns False."""
         now = time.monotonic()
         if now >= self.until:
             raise OutOfTime
@@ -145,7 +146,8 @@ class _Stream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore2.NetworkStream:
-        """Check the certificate against the host's name in the URL, not against the pinned address."""
+        """Return the connection secured by TLS; check the certificate against the host's name in the URL, not against
+        the pinned address."""
         try:
             secured = ssl_context.wrap_socket(
                 self._connection, server_hostname=server_hostname, do_handshake_on_connect=False

@@ -48,9 +48,10 @@ class Fetched:
 
 
 def parse_url(text: str) -> httpx2.URL:
-    """Return the address if it may be fetched: http or https, with a host, and without a user or password.
+    """Return the address without its fragment if it may be fetched: http or https, with a host, and without a user or
+    password.
 
-    Raises `UnitError` (permanent) with code `bad_url`.
+    Raises `UnitError` (permanent) with code `bad_url`, or `address_refused` for a port that web servers do not use.
     """
     if len(text) > MAX_URL or _ODD.search(text.strip()):
         raise refused("This is not an address: it is too long, or has spaces or control characters.", "bad_url")
@@ -92,8 +93,8 @@ def fetch(
     `limits.timeout_s`.
 
     Raises `Unwanted`, or `UnitError`: permanent with code `bad_url`, `address_refused`, `redirects`, `too_large`,
-    `bad_certificate` or `http_404` (the status); transient with code `http_503`, `unknown_host`, `unreachable`,
-    `timeout` or `bad_reply`.
+    `unsupported` (its compression), `bad_certificate` or `http_404` (the status); transient with code `http_503`,
+    `unknown_host`, `unreachable`, `timeout` or `bad_reply`.
     """
     url = parse_url(address)
     patience = Patience(time.monotonic() + limits.timeout_s, wanted)
@@ -122,7 +123,8 @@ def fetch(
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Load the context that verifies certificates, set by the environment. Once a process: loading is slow."""
+    """Return the context that verifies certificates, set by the environment. It is loaded once a process: loading is
+    slow."""
     return httpcore2.default_ssl_context()
 
 
@@ -135,7 +137,8 @@ def _exchange(
     to: Path | None,
     limits: FetchLimits,
 ) -> Fetched | str:
-    """Return the answer, or the address of a redirect."""
+    """Return the answer, or the address of a redirect. Raises `UnitError` with the beginning of the body unless the
+    status is 2xx."""
     sent = {"host": url.netloc.decode("ascii"), "user-agent": _AGENT, "accept-encoding": "gzip", "accept": "*/*"}
     sent |= {name.lower(): value for name, value in headers.items()}
     sent |= {"connection": "close"} | ({"content-length": str(len(body))} if body is not None else {})
@@ -170,7 +173,7 @@ def _exchange(
 
 
 def _beginning(parts: Iterator[bytes]) -> str:
-    """Return the first characters of an error's body, as many as arrive."""
+    """Return the first 2 KB of an error's body as text, or as much as arrives."""
     content = bytearray()
     try:
         for part in parts:
@@ -192,7 +195,7 @@ def _beginning(parts: Iterator[bytes]) -> str:
 def _bounded(
     parts: Iterator[bytes], headers: Mapping[str, str], url: httpx2.URL, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """Yield the body as sent, up to the size limit."""
+    """Yield the body as sent. Raises `UnitError` with code `too_large` beyond the size limit."""
     declared = headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.max_bytes):
         raise _too_large(url, limits)
@@ -207,7 +210,10 @@ def _bounded(
 def _unpacked(
     parts: Iterator[bytes], headers: Mapping[str, str], url: httpx2.URL, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """Decompress the body piece by piece: a few compressed bytes may stand for gigabytes."""
+    """Yield the decompressed body piece by piece: a few compressed bytes may stand for gigabytes.
+
+    Raises `UnitError` with code `too_large`, `unsupported` (another compression) or `bad_reply` (cut off).
+    """
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding in {"", "identity"}:
         yield from parts

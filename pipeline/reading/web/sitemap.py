@@ -29,7 +29,10 @@ class Sitemap:
 
 
 def parse(body: bytes, name: str, limits: SitemapLimits) -> Sitemap:
-    """Return the addresses in a sitemap. Raises `UnitError` (permanent) with code `bad_sitemap` or `too_large`."""
+    """Return the addresses in a sitemap, at most one of each kind above the limits, so that the caller notices.
+
+    Raises `UnitError` (permanent) with code `bad_sitemap` or `too_large`.
+    """
     result = Sitemap()
     for kind, address in _locations(_unpacked(body, name, limits), name):
         listed = result.sitemaps if kind == "sitemap" else result.pages

@@ -44,7 +44,8 @@ def read_url(
 ) -> Reading:
     """Return the main text of a web page, or the text of a file of any kind that `read_file` reads.
 
-    Raises `Unwanted`, or `UnitError` as `fetch` and `read_file` do.
+    Raises `Unwanted`, or `UnitError`: permanent if the address is refused or its content cannot be read or has no text,
+    transient if the server fails or does not answer.
     """
     return _page(url, limits, wanted, progress, allow_private, resolve)[0]
 
@@ -115,7 +116,8 @@ class _Crawl:
         return time.monotonic() < self.ends and self.bytes < self.limits.sitemap.max_total_bytes
 
     def list_pages(self, first: str) -> None:
-        """Collect the pages, through indexes of sitemaps. Only the first file must be readable."""
+        """Collect the pages, through indexes of sitemaps. Raises `UnitError` if the first file cannot be read; others
+        become warnings."""
         most = self.limits.sitemap
         waiting = deque([(first, 0)])
         seen = {first}
@@ -163,7 +165,7 @@ def _same_site(page: httpx2.URL, sitemap: httpx2.URL) -> bool:
 
 
 def address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
-    """Return an address from a sitemap in full, if it belongs to the sitemap's site."""
+    """Return an address from a sitemap in full; None if it is invalid or not of the sitemap's site."""
     try:
         address = parse_url(str(sitemap.join(text.strip())))
     except (UnitError, httpx2.InvalidURL, ValueError):
@@ -182,8 +184,9 @@ def read_sitemap(
 ) -> Reading:
     """Return the text of the pages in a sitemap, at least a section for each, with their addresses as `source`.
 
-    Skips pages on other sites. Pages that cannot be read become warnings, unless none can be read. Raises `Unwanted`,
-    or `UnitError`: as `read_url`, and permanent with code `bad_sitemap` or `no_pages`.
+    Skips pages on other sites, and those beyond the limits. Pages that cannot be read become warnings. Raises
+    `Unwanted`, or `UnitError`: with code `bad_sitemap` or `no_pages`, the error of fetching the first sitemap, or the
+    last page's error if no page can be read.
     """
     most = limits.sitemap
     # The compressed size must keep to the limit, too; `parse` checks the unpacked size.
@@ -212,7 +215,7 @@ def read_sitemap(
 def _pages(
     crawl: _Crawl, progress: Progress, allow_private: AllowPrivate, resolve: Resolve
 ) -> tuple[list[Section], int, UnitError | None]:
-    """Return (text of the pages, number of pages tried, last failure)."""
+    """Return (text of the pages, number of pages tried, last failure). Each failure becomes a warning."""
     sections: list[Section] = []
     failure: UnitError | None = None
     read = characters = 0
