@@ -10,7 +10,7 @@ from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_strangers_bytes_are_read_or_refused(name):
+def test_any_bytes_are_read_or_refused(name):
     target = TARGETS[name]
     for seed in target.seeds:
         target(seed)
@@ -26,7 +26,7 @@ def test_a_strangers_bytes_are_read_or_refused(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_is_mutated_is_right_before(name):
+def test_usual_inputs_are_valid_before_mutation(name):
     """Else all mutations would end at the first check."""
     target = TARGETS[name]
     refused = 0

@@ -174,9 +174,9 @@ def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:
     """Run `act(0)`, `act(1)` … in threads that start together; return their results."""
     barrier = Barrier(count)
 
-    def one(number: int) -> Result:
+    def run_one(number: int) -> Result:
         barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(run_one, range(count)))

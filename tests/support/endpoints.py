@@ -31,13 +31,13 @@ _SCOPES = {
 def scope_of(route: APIRoute | RouteContext) -> Scope | str:
     """Return the highest scope that a dependency of the route requires, or an empty string."""
 
-    def asked(dependant: Dependant) -> Iterator[Scope]:
+    def required(dependant: Dependant) -> Iterator[Scope]:
         if dependant.call in _SCOPES:
             yield _SCOPES[dependant.call]
         for dependency in dependant.dependencies:
-            yield from asked(dependency)
+            yield from required(dependency)
 
-    return max(asked(route.dependant), key=list(Scope).index, default="")
+    return max(required(route.dependant), key=list(Scope).index, default="")
 
 
 def page() -> str:

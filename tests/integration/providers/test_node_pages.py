@@ -209,7 +209,7 @@ def test_unrequested_pictures_are_not_stored(gateway: ScriptedGateway, page: Pag
     assert names_in(page.source.parent) == ["page-3.png"]
 
 
-def test_a_cut_off_answer_is_an_error_that_keeps_what_was_paid_for(gateway: ScriptedGateway, page: PageRef) -> None:
+def test_a_truncated_answer_is_an_error_that_keeps_the_paid_text(gateway: ScriptedGateway, page: PageRef) -> None:
     gateway.script.append(reply({"text": "# Half", "truncated": True}))
     with pytest.raises(TruncatedAnswer) as caught:
         convert(gateway, page)

@@ -20,10 +20,10 @@ from pipeline.settings import Settings
 def test_any_number_is_a_resolution_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dpi: float, rendered: int
 ) -> None:
-    asked: list[tuple[int, str]] = []
+    sizes: list[tuple[int, str]] = []
 
-    def render(*given: Any, **_: Any) -> None:
-        asked.append((given[5], given[4].name))
+    def render(*arguments: Any, **_: Any) -> None:
+        sizes.append((arguments[5], arguments[4].name))
 
     document = SimpleNamespace(type="pdf", filename="a.pdf")
     context: Any = SimpleNamespace(settings=Settings(data_dir=tmp_path))
@@ -35,7 +35,7 @@ def test_any_number_is_a_resolution_within_bounds(
     monkeypatch.setattr(inspection, "render", render)
     with pytest.raises(UserError, match="cannot be shown now"):
         picture(context, "d", 1, Rendering(dpi))
-    assert asked == [(rendered, f"page-00003-{rendered}.png")]
+    assert sizes == [(rendered, f"page-00003-{rendered}.png")]
 
 
 def test_the_pictures_not_looked_at_for_longest_go_first(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_a_picture_file_is_shown_at_most_so_wide(tmp_path: Path, size: tuple[int
     source, target = tmp_path / "a.png", tmp_path / "views" / "page.webp"
     Image.new("RGB", size, "white").save(source)
     inspection.render(source, "a.png", "png", 1, target, 100, 25_000_000, width=180, gentle=True)
-    with Image.open(target) as made:
-        assert made.size == shown
+    with Image.open(target) as picture:
+        assert picture.size == shown

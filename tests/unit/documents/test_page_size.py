@@ -32,5 +32,5 @@ def test_a_longer_text_fails_its_page_and_its_beginning_is_kept_as_paid_for(monk
     assert isinstance(attempt.error, TruncatedAnswer)
     assert (attempt.error.kind, attempt.error.code) == (ErrorKind.PERMANENT, "truncated")
     assert "1,000,001 characters" in str(attempt.error)
-    kept = attempt.error.answer
-    assert (len(kept.text), kept.usage, kept.layout) == (MAX_PAGE_CHARS, Usage(1, 2), None)
+    paid_answer = attempt.error.answer
+    assert (len(paid_answer.text), paid_answer.usage, paid_answer.layout) == (MAX_PAGE_CHARS, Usage(1, 2), None)

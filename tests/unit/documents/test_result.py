@@ -147,7 +147,7 @@ def test_every_text_is_in_the_merged_one_exactly_under_its_page(texts: list[str]
     assert merge_markdown([page(number, text) for number, text in enumerate(texts, 1)]) == RULE.join(parts) + "\n"
 
 
-def test_the_manifest_sums_up_what_happened() -> None:
+def test_the_manifest_sums_up_pages_and_attempts() -> None:
     attempts = [
         attempt(1, input_tokens=10, output_tokens=5, latency_ms=100, cost=0.0001),
         attempt(2, input_tokens=20, latency_ms=50, cost=0.0002, status="transient", error="busy", text=""),

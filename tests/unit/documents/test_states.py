@@ -97,9 +97,9 @@ PAGE_TABLE = """
 
 
 def rows(*tables: str) -> set[tuple[str, str, str]]:
-    found = [tuple(line.split()) for table in tables for line in table.splitlines() if line.strip()]
-    assert len(found) == len(set(found))
-    return {(before, event, after) for before, event, after in found}
+    cells = [tuple(line.split()) for table in tables for line in table.splitlines() if line.strip()]
+    assert len(cells) == len(set(cells))
+    return {(before, event, after) for before, event, after in cells}
 
 
 def test_the_codes_are_the_design_s() -> None:
@@ -167,7 +167,7 @@ def test_every_event_of_a_machine_can_happen() -> None:
         assert PAGE.sources(page_event)
 
 
-def test_nothing_happens_by_itself_to_a_document_at_rest() -> None:
+def test_only_users_change_a_document_at_rest() -> None:
     by_users = {
         DocumentEvent.CANCEL,
         DocumentEvent.RETRY,

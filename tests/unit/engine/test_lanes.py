@@ -102,13 +102,13 @@ def test_dear_units_are_claimed_singly() -> None:
     assert set(work.batches) == {1}
 
 
-def test_the_next_hop_begins_with_the_batch_that_the_last_one_found() -> None:
+def test_the_next_hop_starts_with_the_batch_size_of_the_last_one() -> None:
     work = FakeWork(MANY, lambda _: 0.001)
-    found = work.hop(1.0).batch
-    assert found > 10
+    size = work.hop(1.0).batch
+    assert size > 10
     work.batches.clear()
-    work.hop(1.0, batch=found)
-    assert work.batches[0] == found
+    work.hop(1.0, batch=size)
+    assert work.batches[0] == size
 
 
 def test_a_batch_named_by_a_message_cannot_exceed_the_limit() -> None:
@@ -133,7 +133,7 @@ def test_a_hop_lasts_about_the_quantum(quantum_s: float, cost_s: float) -> None:
     assert quantum_s <= work.now - 1000 < quantum_s + cost_s + 1e-6
 
 
-def test_no_unit_is_begun_after_the_quantum_and_those_beside_a_slow_one_go_back() -> None:
+def test_no_unit_starts_after_the_quantum_and_claims_beside_a_slow_unit_are_released() -> None:
     work = FakeWork(MANY, lambda unit: 0.0005 if unit < 500 else 30.0)
     hop = work.hop(1.0)
     assert max(work.batches) > 100

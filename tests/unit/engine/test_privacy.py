@@ -18,10 +18,10 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    found = tmp_path / "data"
-    found.mkdir()
-    found.chmod(0o755)
-    return found
+    data_folder = tmp_path / "data"
+    data_folder.mkdir()
+    data_folder.chmod(0o755)
+    return data_folder
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_what_is_not_there_needs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_of_a_folder_for_all_only_what_is_ours_is_shut(folder: Path) -> None:
+def test_in_a_shared_folder_only_our_own_files_are_closed(folder: Path) -> None:
     folder.chmod(0o1777)
     (folder / "penstock.db").touch(0o644)
     (folder / "output").mkdir(0o755)
@@ -78,10 +78,10 @@ def test_results_have_the_modes_of_the_user_s_umask(tmp_path: Path) -> None:
     (source / "1.png").touch(0o600)
     privacy.begin()
     privacy.begin()  # a program within a program: the first one knows
-    made = tmp_path / "a" / "b"
-    privacy.make_users_folder(made)
-    privacy.copy_to_user(source, made / "pictures")
-    assert [mode(path) for path in (made.parent, made, made / "pictures", made / "pictures" / "1.png")] == [
+    created = tmp_path / "a" / "b"
+    privacy.make_users_folder(created)
+    privacy.copy_to_user(source, created / "pictures")
+    assert [mode(path) for path in (created.parent, created, created / "pictures", created / "pictures" / "1.png")] == [
         0o755,
         0o755,
         0o755,

@@ -37,7 +37,7 @@ def test_without_a_table_the_first_transient_error_is_the_last() -> None:
 
 
 @pytest.mark.parametrize("attempt", [1, 4, 100])
-def test_a_permanent_error_is_never_tried_again(attempt: int) -> None:
+def test_a_permanent_error_is_never_retried(attempt: int) -> None:
     assert decide(error(ErrorKind.PERMANENT, retry_after_s=1), attempt, NOW, EXACT) == GiveUp()
 
 
@@ -48,7 +48,7 @@ def test_a_rate_limit_never_uses_up_the_attempts(kind: ErrorKind, attempt: int) 
 
 
 @pytest.mark.parametrize("attempt", [1, 4, 100])
-def test_what_nobody_wants_any_more_is_dropped(attempt: int) -> None:
+def test_a_cancelled_unit_is_dropped(attempt: int) -> None:
     assert decide(error(ErrorKind.CANCELLED), attempt, NOW, EXACT) == Drop()
 
 

@@ -49,7 +49,7 @@ def job(name: str, status: str = "", *, pages: int = 0, done: int = 0) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("found", "others", "closed", "waits"),
+    ("waiting_job", "others", "closed", "waits"),
     [
         (job("a", "PENDING"), Load(0, 0), {}, "waits to be split"),
         (job("a", "PENDING"), Load(3, 0), {}, "waits to be split, behind 3 other documents"),
@@ -60,14 +60,14 @@ def job(name: str, status: str = "", *, pages: int = 0, done: int = 0) -> Job:
         (job("a", "SPLITTING"), Load(2, 1), {}, ""),
     ],
 )
-def test_what_has_not_begun_says_what_it_waits_for(
-    found: Job, others: Load, closed: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
+def test_a_document_that_has_not_started_says_what_it_waits_for(
+    waiting_job: Job, others: Load, closed: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "load_beside", lambda *_: others)
     monkeypatch.setattr(operations, "retries", lambda *_: {})
     monkeypatch.setattr(board_module, "closed", lambda _: closed)
     shown: Any = Shown()
-    board = Board([found], shown)
+    board = Board([waiting_job], shown)
     board.keep()
     assert shown.bars["a"].waits == waits
 
@@ -113,7 +113,7 @@ def test_all_files_together_count_pages_and_know_their_total_once_all_are_split(
     assert (shown.bars[""].figures, shown.bars[""].total) == ("0/2 files, 1/10 pages", 10)
 
 
-def test_a_provider_that_only_the_command_knows_is_told_from_one_that_nobody_does(
+def test_a_provider_known_to_the_command_alone_has_its_own_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failed = job("a", "FAILED")

@@ -18,10 +18,10 @@ def _as_it_was() -> Iterator[None]:
         setattr(options, name, value)
 
 
-@pytest.mark.parametrize("given", [[], ["--port=5001"], ["--address=::1"], ["--address=localhost"]])
-def test_it_needs_no_login_where_only_this_machine_reaches_it(given: list[str]) -> None:
-    address = given[0] if given and "address" in given[0] else "--address=127.0.0.1"
-    assert flower_arguments(given) == ["--conf=/dev/null", *given, f"--tasks_columns={COLUMNS}", address]
+@pytest.mark.parametrize("arguments", [[], ["--port=5001"], ["--address=::1"], ["--address=localhost"]])
+def test_the_dashboard_needs_no_login_on_a_loopback_address(arguments: list[str]) -> None:
+    address = arguments[0] if arguments and "address" in arguments[0] else "--address=127.0.0.1"
+    assert flower_arguments(arguments) == ["--conf=/dev/null", *arguments, f"--tasks_columns={COLUMNS}", address]
 
 
 def test_a_socket_has_no_address() -> None:
@@ -57,6 +57,6 @@ def test_what_its_own_file_says_counts(tmp_path: Path) -> None:
     assert flower_arguments([f"--conf={conf}"])[0::2] == [f"--conf={conf}", "--address=0.0.0.0"]
 
 
-def test_options_that_mean_nothing_are_told_in_a_sentence() -> None:
+def test_invalid_options_are_refused_in_a_sentence() -> None:
     with pytest.raises(UserError, match="does not understand its options"):
         flower_arguments(["--port=several"])

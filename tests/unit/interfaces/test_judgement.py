@@ -63,16 +63,16 @@ class Folder:
         return Origin(source or self.source, sha256(source or self.source), self.options)
 
     def judge(self, **wish: bool) -> tuple[Verdict, bool, str]:
-        found = judge(Target(self.source, self.result), self.origin(), **wish)
-        return found.verdict, found.behind, found.reason
+        judgement = judge(Target(self.source, self.result), self.origin(), **wish)
+        return judgement.verdict, judgement.behind, judgement.reason
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path)
-    made.source.parent.mkdir()
-    made.source.write_bytes(b"source")
-    return made
+    prepared = Folder(tmp_path)
+    prepared.source.parent.mkdir()
+    prepared.source.write_bytes(b"source")
+    return prepared
 
 
 def edit(folder: Folder) -> None:
@@ -128,23 +128,25 @@ CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
 
 
 @pytest.mark.parametrize(("events", "verdict", "behind", "reason"), CASES)
-def test_result_is_replaced_only_if_it_is_ours_and_there_is_something_new(
+def test_our_own_result_is_replaced_only_by_something_new(
     folder: Folder, events: list[Callable[[Folder], None]], verdict: Verdict, behind: bool, reason: str
 ) -> None:
     assert folder.judge()[0] is Verdict.CONVERT
     folder.make()
     for event in events:
         event(folder)
-    found = folder.judge()
-    assert found[:2] == (verdict, behind)
-    assert reason in found[2]
-    kept = folder.judge(keep=True)
-    assert kept[0] is (Verdict.UP_TO_DATE if verdict is Verdict.UP_TO_DATE else Verdict.KEPT), "with --keep nothing is"
-    assert not kept[1]
-    assert "--force" not in kept[2]
+    judgement = folder.judge()
+    assert judgement[:2] == (verdict, behind)
+    assert reason in judgement[2]
+    with_keep = folder.judge(keep=True)
+    assert with_keep[0] is (Verdict.UP_TO_DATE if verdict is Verdict.UP_TO_DATE else Verdict.KEPT), (
+        "with --keep nothing is"
+    )
+    assert not with_keep[1]
+    assert "--force" not in with_keep[2]
 
 
-def test_result_with_gaps_is_converted_again_and_one_asked_for_afresh_too(folder: Folder) -> None:
+def test_a_result_with_gaps_is_converted_again_and_so_is_one_with_redo(folder: Folder) -> None:
     folder.make(complete=False)
     assert folder.judge()[0] is Verdict.CONVERT
     folder.make()
@@ -158,13 +160,13 @@ def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) 
     target = Target(moved, folder.result)
     assert judge(target, folder.origin(moved)).verdict is Verdict.UP_TO_DATE
     moved.write_bytes(b"another")
-    found = judge(target, folder.origin(moved))
-    assert (found.verdict, found.behind) == (Verdict.KEPT, True)
-    assert f"is the result of {folder.source}" in found.reason
+    judgement = judge(target, folder.origin(moved))
+    assert (judgement.verdict, judgement.behind) == (Verdict.KEPT, True)
+    assert f"is the result of {folder.source}" in judgement.reason
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_what_somebody_wrote_while_it_was_converted_is_kept_unless_forced(folder: Folder, force: bool) -> None:
+def test_an_edit_made_during_the_conversion_is_kept_unless_forced(folder: Folder, force: bool) -> None:
     folder.make()
     change(folder)
     document = folder.document("new")
@@ -180,11 +182,11 @@ def test_what_somebody_wrote_while_it_was_converted_is_kept_unless_forced(folder
     "lie",
     ['"a.md"', "[]", "null", '{"../../a.md": {}}', '{"a.md": null}', '{"a.md": []}', "[" * 200_000],
 )
-def test_manifest_that_lies_of_its_results_is_nobodys(folder: Folder, lie: str) -> None:
+def test_a_manifest_with_invalid_results_counts_as_foreign(folder: Folder, lie: str) -> None:
     folder.make()
     manifest_path(folder.result).write_text(f'{{"results": {lie}}}')
-    found = judge(Target(folder.source, folder.result), folder.origin())
-    assert (found.verdict, found.behind) == (Verdict.KEPT, True)
+    judgement = judge(Target(folder.source, folder.result), folder.origin())
+    assert (judgement.verdict, judgement.behind) == (Verdict.KEPT, True)
     folder.make("replaced")  # by force
     assert judge(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.UP_TO_DATE
 
@@ -199,27 +201,29 @@ def test_record_of_other_types_is_none(folder: Folder, lie: dict[str, Any]) -> N
     assert judge(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.KEPT
 
 
-def test_document_that_is_deleted_meanwhile_ends_its_own_file_alone(folder: Folder) -> None:
-    def gone() -> str:
+def test_a_document_deleted_during_the_conversion_fails_its_own_file_alone(folder: Folder) -> None:
+    def fail() -> str:
         raise UserError("there is no document 1", code="unknown_document")
 
     job = Job(Target(folder.source, folder.result))
     job.document = document = folder.document("")
-    document.read_text = gone
+    document.read_text = fail
     finish(job, document, Wish(Options()))
     assert (job.error, job.written) == ("there is no document 1", None)
 
 
-def test_watched_file_that_may_not_be_read_is_refused_aloud(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watched_file_without_read_permission_is_refused_with_a_message(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied", str(folder.source))
 
     monkeypatch.setattr(Wish, "origin", refuse)
-    told: list[str] = []
-    progress = Mock(note=told.append)
+    messages: list[str] = []
+    progress = Mock(note=messages.append)
     inbox = Inbox(folder.source.parent, folder.result.parent, Wish(Options()), progress)
     inbox._take(folder.source)
-    assert told == [f"{folder.source}: [red]REFUSED[/red]: no permission: {folder.source}"]
+    assert messages == [f"{folder.source}: [red]REFUSED[/red]: no permission: {folder.source}"]
     assert inbox.summary == "0 written, 1 refused."
 
 
@@ -249,21 +253,21 @@ def finished(folder: Folder, *, force: bool = False, form: Format = Format.MD) -
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("theirs", ["", "{}", "[]", '{"version": 3, "results": {"a.md": {}}}', "[" * 200_000])
-def test_another_program_s_manifest_is_kept_unless_forced(folder: Folder, theirs: str, force: bool) -> None:
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"version": 3, "results": {"a.md": {}}}', "[" * 200_000])
+def test_another_program_s_manifest_is_kept_unless_forced(folder: Folder, content: str, force: bool) -> None:
     manifest = manifest_path(folder.result)
     manifest.parent.mkdir()
-    manifest.write_text(theirs)
+    manifest.write_text(content)
     assert folder.judge()[:2] == (Verdict.KEPT, True), "before any work is done"
     job = finished(folder, force=force)
-    assert (manifest.read_text() == theirs) is not force
+    assert (manifest.read_text() == content) is not force
     assert folder.result.exists() is force
     assert job.exit_code == (0 if force else 1)
     assert force or f"{manifest} does not come from `penstock convert`, or was edited, and stays" in job.problem
 
 
 @pytest.mark.parametrize("other", ["fifo", "folder", "link to nowhere", "link to a device"])
-def test_a_manifest_that_is_no_file_is_kept_and_stops_nobody(folder: Folder, other: str) -> None:
+def test_a_manifest_that_is_not_a_file_is_kept_and_blocks_nothing(folder: Folder, other: str) -> None:
     manifest = manifest_path(folder.result)
     manifest.parent.mkdir()
     if other == "fifo":
@@ -286,28 +290,28 @@ def test_a_result_is_never_replaced_by_the_manifest_of_another(folder: Folder) -
 
 
 @pytest.mark.parametrize(
-    "theirs", ["a file", "a link", "a link for the folder", "a file for the folder", "an edited one"]
+    "foreign", ["a file", "a link", "a link for the folder", "a file for the folder", "an edited one"]
 )
 @pytest.mark.parametrize("force", [False, True])
-def test_pictures_of_others_are_kept_unless_forced(folder: Folder, theirs: str, force: bool) -> None:
+def test_foreign_pictures_are_kept_unless_forced(folder: Folder, foreign: str, force: bool) -> None:
     pictures, beside, outside = (folder.path / name for name in ("pictures", "out/a.pictures", "outside.png"))
     pictures.mkdir()
     (pictures / "page-0001-1.png").write_bytes(b"new")
     outside.write_bytes(b"theirs")
     beside.mkdir(parents=True)
     there = beside / "page-0001-1.png"
-    if theirs == "a file":
+    if foreign == "a file":
         there.write_bytes(b"theirs")
-    elif theirs == "a link":
+    elif foreign == "a link":
         there.symlink_to(outside)
-    elif theirs == "an edited one":
+    elif foreign == "an edited one":
         there.unlink(missing_ok=True)
         assert finished(folder).written
         change(folder)
         there.write_bytes(b"theirs")
     else:
         beside.rmdir()
-        there = outside if theirs == "a link for the folder" else beside
+        there = outside if foreign == "a link for the folder" else beside
         (folder.path / "elsewhere").mkdir()
         beside.symlink_to(folder.path / "elsewhere") if there is outside else beside.write_bytes(b"theirs")
     job = finished(folder, force=force)

@@ -38,8 +38,8 @@ def on_a_terminal(*printed: Any, **options: Any) -> str:
     """What a console of ours writes to a terminal with colours."""
     written = io.StringIO()
     console = output.Printer(file=written, force_terminal=True, color_system="truecolor", width=500, highlight=False)
-    for one in printed:
-        console.print(one, soft_wrap=True, **options)
+    for part in printed:
+        console.print(part, soft_wrap=True, **options)
     return written.getvalue()
 
 
@@ -59,7 +59,7 @@ def test_a_tag_of_a_stranger_colours_nothing() -> None:
 
 
 @pytest.mark.parametrize("forgotten", [HOSTILE, Text(HOSTILE), Spinner("dots", Text(HOSTILE)), f"[dim]{HOSTILE}[/dim]"])
-def test_what_somebody_forgot_to_escape_does_no_harm_either(forgotten: object) -> None:
+def test_text_that_was_not_escaped_is_harmless(forgotten: object) -> None:
     for options in ({}, {"markup": False}):
         written = on_a_terminal(forgotten, **options)
         assert set(output_codes(written)) <= {"\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[1;2m", "\x1b[2;1m", "\x1b[32m"}
@@ -146,14 +146,14 @@ def test_a_defect_s_traceback_quotes_without_obeying(
     with pytest.raises(SystemExit) as ended:
         COMMANDS.main()
     assert ended.value.code == 1
-    said = capfd.readouterr().err
-    assert "RuntimeError: a\\x1b[2J" in said
-    assert_harmless(said)
+    traceback_text = capfd.readouterr().err
+    assert "RuntimeError: a\\x1b[2J" in traceback_text
+    assert_harmless(traceback_text)
 
 
-def assert_harmless(said: str) -> None:
-    assert said == printable(said)
-    said.encode()
+def assert_harmless(text: str) -> None:
+    assert text == printable(text)
+    text.encode()
 
 
 def test_an_argument_that_is_not_utf_8_is_named(

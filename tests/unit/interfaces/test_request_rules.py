@@ -79,7 +79,7 @@ def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[s
     """The fields of this schema that accept too much."""
     kind = schema["type"]
     if kind == "definitions":
-        definitions = definitions | {one["ref"]: one for one in schema["definitions"]}
+        definitions = definitions | {definition["ref"]: definition for definition in schema["definitions"]}
     elif kind == "definition-ref":  # each once: a model may be within itself
         definitions = dict(definitions)
         schema = definitions.pop(schema["schema_ref"], {"type": "none"})
@@ -90,8 +90,8 @@ def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[s
     if schema.get("config", {}).get("extra_fields_behavior") == "allow":
         yield f"{where}: takes any field"
     within = list(_within(schema))
-    for name, one in within:
-        yield from breaches(one, where + name, definitions)
+    for name, definition in within:
+        yield from breaches(definition, where + name, definitions)
     if not within and schema["type"] not in HARMLESS and not schema.get("metadata", {}).get(DROPPED):
         yield from _taken(schema, where)
 
@@ -100,15 +100,15 @@ def _within(schema: Any) -> Iterator[tuple[str, Any]]:
     """(name, schema) of what this one is made of; nothing for a scalar, with the functions around it."""
     if "choices" in schema:
         choices = schema["choices"]
-        for one in choices.values() if isinstance(choices, dict) else choices:
-            yield "", one[0] if isinstance(one, tuple) else one
+        for choice in choices.values() if isinstance(choices, dict) else choices:
+            yield "", choice[0] if isinstance(choice, tuple) else choice
     elif schema["type"] == "model-fields":
-        for name, one in schema["fields"].items():
-            yield f".{name}", one["schema"]
+        for name, choice in schema["fields"].items():
+            yield f".{name}", choice["schema"]
     elif schema["type"] in LISTS:
         items = schema["items_schema"]
-        for one in items if isinstance(items, list) else [items]:
-            yield "[]", one
+        for choice in items if isinstance(items, list) else [items]:
+            yield "[]", choice
     elif "schema" in schema and (schema["type"] not in WRAPPERS or any(_within(_innermost(schema)))):
         yield "", schema["schema"]
 
@@ -126,14 +126,14 @@ def _taken(schema: Any, where: str) -> Iterator[str]:
         [*DIRTY, *(() if "max_length" in innermost else LONG)] if innermost["type"] == "str" else [*DIRTY, *ABSURD]
     )
     validator = SchemaValidator(schema)
-    for one in hostile:
+    for value in hostile:
         try:
-            taken = validator.validate_python(one)
+            accepted = validator.validate_python(value)
         except (ValidationError, OverflowError):
             continue
-        if one in DIRTY and isinstance(taken, str) and not any(map(CONTROL.match, taken)):
+        if value in DIRTY and isinstance(accepted, str) and not any(map(CONTROL.match, accepted)):
             continue  # it was cleaned
-        yield f"{where}: takes {str(one)[:20]!r}"
+        yield f"{where}: takes {str(value)[:20]!r}"
 
 
 def check(schema: Any, where: str) -> list[str]:
@@ -144,18 +144,18 @@ def flat(dependant: Dependant) -> Iterator[Any]:
     for kind in ("path_params", "query_params", "header_params", "cookie_params", "body_params"):
         for field in getattr(dependant, kind):
             yield kind, field
-    for one in dependant.dependencies:
-        yield from flat(one)
+    for dependency in dependant.dependencies:
+        yield from flat(dependency)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{min(route.methods)} {route.path}")
-def test_what_an_endpoint_takes_is_bounded_and_clean(route: APIRoute) -> None:
-    found = [
-        said
+def test_every_input_of_an_endpoint_is_bounded_and_clean(route: APIRoute) -> None:
+    problems = [
+        problem
         for kind, field in flat(route.dependant)
-        for said in check(field._type_adapter.core_schema, f"{kind.removesuffix('_params')} {field.name}")
+        for problem in check(field._type_adapter.core_schema, f"{kind.removesuffix('_params')} {field.name}")
     ]
-    assert not found
+    assert not problems
 
 
 def test_all_routes_are_seen() -> None:
@@ -167,7 +167,7 @@ def test_what_comes_in_forms_is_bounded_and_clean(model: type[BaseModel]) -> Non
     assert not check(model.__pydantic_core_schema__, model.__name__)
 
 
-def test_what_an_endpoint_reads_by_itself_is_bounded_and_clean() -> None:
+def test_bodies_that_endpoints_read_themselves_are_bounded_and_clean() -> None:
     assert not check(BODY.core_schema, "items")
     folder = Path(str(package.__file__)).parent
     reading = re.compile(r"\b(request|receive\w*)\.(body|stream|json|form)\(|await receive\(")
@@ -175,9 +175,11 @@ def test_what_an_endpoint_reads_by_itself_is_bounded_and_clean() -> None:
 
 
 @pytest.mark.parametrize("messages", [from_node, from_session], ids=["node", "session"])
-def test_what_the_gateway_takes_is_bounded_and_clean(messages: TypeAdapter[Any]) -> None:
-    found = [said for said in check(messages.core_schema, "message") if said.partition(": ")[0] not in CONTENT]
-    assert not found
+def test_every_input_of_the_gateway_is_bounded_and_clean(messages: TypeAdapter[Any]) -> None:
+    problems = [
+        problem for problem in check(messages.core_schema, "message") if problem.partition(": ")[0] not in CONTENT
+    ]
+    assert not problems
 
 
 class Careless(BaseModel):
@@ -191,8 +193,8 @@ class Careless(BaseModel):
     by_name: dict[str, int] = {}
 
 
-def test_the_rules_find_what_breaks_them() -> None:
-    said = "\n".join(check(Careless.__pydantic_core_schema__, "body"))
+def test_the_rules_report_each_breach() -> None:
+    report = "\n".join(check(Careless.__pydantic_core_schema__, "body"))
     for name in ("text", "cut", "number", "below", "many", "anything", "by_name"):
-        assert f"body.{name}" in said
-    assert "any field" in said
+        assert f"body.{name}" in report
+    assert "any field" in report

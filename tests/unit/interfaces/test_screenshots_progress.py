@@ -13,12 +13,12 @@ from pipeline.interfaces.cli.progress import Progress
 from pipeline.interfaces.cli.screenshots.intake import keep
 
 
-def test_why_batches_wait_for_another_try_is_said_once(
+def test_the_reason_for_waiting_batches_is_shown_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Retry("batch", 2, 53.4, "eye cannot be reached"), Retry("merge", 1, 0, "no concern of these frames")]
+    retries = [Retry("batch", 2, 53.4, "eye cannot be reached"), Retry("merge", 1, 0, "no concern of these frames")]
     monkeypatch.setattr(process, "get_context", lambda: None)
-    monkeypatch.setattr(status, "retries", lambda _: found)
+    monkeypatch.setattr(status, "retries", lambda _: retries)
     stack: Any = SimpleNamespace(ensure=bool, trouble=str)
     progress = Progress(stack, interrupted="")
     progress.state = {1: WorkStatus.RUNNING}
@@ -26,7 +26,7 @@ def test_why_batches_wait_for_another_try_is_said_once(
     assert capsys.readouterr().err == "", "nothing of it failed"
     progress.state = {1: WorkStatus.FAILED}
     keep(progress)
-    found[0] = Retry("batch", 1, 12, "eye cannot be reached")
+    retries[0] = Retry("batch", 1, 12, "eye cannot be reached")
     keep(progress)
-    said = "Note: 2 batches wait for another try, the next in 53 s: eye cannot be reached\n"
-    assert capsys.readouterr().err == said
+    note = "Note: 2 batches wait for another try, the next in 53 s: eye cannot be reached\n"
+    assert capsys.readouterr().err == note

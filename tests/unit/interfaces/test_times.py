@@ -31,10 +31,10 @@ def test_a_day_of_spending_ends_by_the_clock_of_this_machine(monkeypatch: pytest
         ("2026-03-28T10:00Z", "2026-03-28T10:00+00:00"),
     ],
 )
-def test_moments_are_said_as_people_say_them(words: str, iso: str) -> None:
+def test_a_moment_may_be_given_in_words(words: str, iso: str) -> None:
     now = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)  # the day on which Berlin's clocks go forward
-    found = moment(words, ZoneInfo("Europe/Berlin"), now=now)
-    assert found == datetime.fromisoformat(iso)
+    time = moment(words, ZoneInfo("Europe/Berlin"), now=now)
+    assert time == datetime.fromisoformat(iso)
 
 
 @pytest.mark.parametrize("words", ["soon", "2x", "-3d", "99999999999999w", "2026-13-01", "0001-01-01", "d"])

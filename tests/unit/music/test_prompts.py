@@ -15,28 +15,28 @@ from tests.support.songs import analysis
 SONG = SongFacts(7, "s7", "Rain", "Ann", "Jazz")
 
 
-def one(**changes: Any) -> Analysis:
+def analysed(**changes: Any) -> Analysis:
     return Analysis.model_validate(analysis({"id": "s7", "title": "Rain"}) | changes)
 
 
 def test_description_tags_and_mood_follow_the_formulas_of_the_design() -> None:
-    found = song_columns(one(), SONG)
-    tags = json.loads(found["tags"])
-    assert found["description"] == "Sound of Rain.\n\n[Imagery] Image of Rain."
+    columns = song_columns(analysed(), SONG)
+    tags = json.loads(columns["tags"])
+    assert columns["description"] == "Sound of Rain.\n\n[Imagery] Image of Rain."
     assert tags == [*tags[:2], "#Genre:Ambient", "Rain", "Night drive", "#Spectrum:Full"]
-    assert found["mood"] == tags[0]
+    assert columns["mood"] == tags[0]
 
 
 def test_no_mood_is_called_unknown_and_empty_tags_leave_no_trace() -> None:
     tags = {"mood_coord": [], "objects": None, "scene_tag": None, "spectrum": "", "energy": None}
-    found = song_columns(one(embedding_tags=tags), SONG)
-    assert (found["mood"], json.loads(found["tags"]), found["energy_level"]) == ("Unknown", [], None)
+    columns = song_columns(analysed(embedding_tags=tags), SONG)
+    assert (columns["mood"], json.loads(columns["tags"]), columns["energy_level"]) == ("Unknown", [], None)
 
 
 def test_vector_text_names_song_and_findings_and_is_empty_where_the_model_says_nothing() -> None:
-    text = vector_text(one(), SONG)
+    text = vector_text(analysed(), SONG)
     assert text.startswith("Title: Rain\nArtist: Ann\nGenre: Ambient\nSound: Sound of Rain.")
-    empty = one(vector_anchor={}, embedding_tags={})
+    empty = analysed(vector_anchor={}, embedding_tags={})
     assert vector_text(empty, SONG) == ""
 
 
@@ -49,7 +49,7 @@ def test_only_songs_with_text_are_embedded_and_their_ids_say_whose_vector_is_who
 def test_reply_is_read_as_object_or_list_bare_or_fenced(wrap: str, bare: bool) -> None:
     songs = [analysis({"id": "a", "title": "A"})]
     text = json.dumps(songs if bare else {"songs": songs})
-    assert [found.id for found in read_reply(wrap.replace("{}", text))] == ["a"]
+    assert [song.id for song in read_reply(wrap.replace("{}", text))] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_reply_is_read_as_object_or_list_bare_or_fenced(wrap: str, bare: bool) -
         ('{"songs": [{"id": "a", "vector_anchor": {}, "embedding_tags": {"objects": "x"}}]}', "objects"),
     ],
 )
-def test_reply_of_another_shape_is_refused_with_what_is_wrong(reply: str, says: str) -> None:
+def test_a_reply_of_another_shape_is_refused_with_the_reason(reply: str, says: str) -> None:
     with pytest.raises(BadReply, match=says):
         read_reply(reply)
 
@@ -78,9 +78,9 @@ def test_empty_list_is_a_valid_reply() -> None:
 
 
 def test_wrong_extra_and_repeated_ids_are_ignored_and_counted() -> None:
-    answers = [one(id=name) for name in ("s7", "s7", "other", " s7 ")]
-    found, ignored = matched(answers, {"s7": 7, "s8": 8})
-    assert (list(found), ignored) == ([7], 3)
+    answers = [analysed(id=name) for name in ("s7", "s7", "other", " s7 ")]
+    by_song, ignored = matched(answers, {"s7": 7, "s8": 8})
+    assert (list(by_song), ignored) == ([7], 3)
 
 
 def test_numbers_as_ids_are_texts() -> None:
@@ -88,17 +88,17 @@ def test_numbers_as_ids_are_texts() -> None:
 
 
 def test_text_that_databases_refuse_is_cleaned() -> None:
-    found = one(vector_anchor={"acoustic_model": "a\x00b\ud800", "semantic_push": None})
-    assert found.vector_anchor.acoustic_model == "ab?"
-    assert load(dump({7: found})) == {7: found}
+    song = analysed(vector_anchor={"acoustic_model": "a\x00b\ud800", "semantic_push": None})
+    assert song.vector_anchor.acoustic_model == "ab?"
+    assert load(dump({7: song})) == {7: song}
 
 
 def test_prompt_holds_ids_titles_and_artists_alone() -> None:
     assert json.loads(prompt([SONG])) == [{"id": "s7", "title": "Rain", "artist": "Ann"}]
-    again = repair_prompt([SONG], "{bad", "no JSON")
-    assert again.startswith(prompt([SONG]))
-    assert "{bad" in again
-    assert "no JSON" in again
+    repair = repair_prompt([SONG], "{bad", "no JSON")
+    assert repair.startswith(prompt([SONG]))
+    assert "{bad" in repair
+    assert "no JSON" in repair
 
 
 def test_steps_follow_the_mode() -> None:

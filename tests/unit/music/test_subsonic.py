@@ -29,14 +29,14 @@ def make(web: WebServer) -> Iterator[Any]:
     """Makes a client of the server, in which one method does as told."""
     opened: list[SubsonicServer] = []
 
-    def made(method: str, page: Page, timeout_s: float = 20) -> SubsonicServer:
+    def open_client(method: str, page: Page, timeout_s: float = 20) -> SubsonicServer:
         web.pages[f"/rest/{method}.view"] = page
         url = f"http://127.0.0.1:{web.port}"
         settings = MusicSettings(server_url=url, user="ann", password=SecretStr("x"), page_size=10, timeout_s=timeout_s)
         opened.append(SubsonicServer(settings))
         return opened[-1]
 
-    yield made
+    yield open_client
     for server in opened:
         server.__exit__(None, None, None)
 

@@ -9,7 +9,7 @@ from pipeline.nodes.protocol import SESSION_PATH, to_node
 
 
 @pytest.mark.parametrize(
-    ("urls", "found"),
+    ("urls", "addresses"),
     [
         ("ws://127.0.0.1:8485", ["ws://127.0.0.1:8485/ws/session"]),
         (" wss://a/ , ws://b:1/x/,", ["wss://a/ws/session", "ws://b:1/x/ws/session"]),
@@ -17,8 +17,8 @@ from pipeline.nodes.protocol import SESSION_PATH, to_node
         ("ws://[::1]:8485", ["ws://[::1]:8485/ws/session"]),
     ],
 )
-def test_addresses_get_the_path_of_the_protocol(urls: str, found: list[str]) -> None:
-    assert list(endpoints(urls, SESSION_PATH)) == found
+def test_addresses_get_the_path_of_the_protocol(urls: str, addresses: list[str]) -> None:
+    assert list(endpoints(urls, SESSION_PATH)) == addresses
 
 
 @pytest.mark.parametrize(

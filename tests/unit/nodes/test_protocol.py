@@ -58,10 +58,10 @@ def test_a_null_field_counts_as_absent() -> None:
         "timeout_ms": 5,
     }
     pictures = {"attachments": [{"name": None, "media_type": None, "size": 1}]}
-    found = parse(json.dumps(job | pictures), to_node)
-    assert found == parse(json.dumps(job | {"attachments": [{"size": 1}]}), to_node)
-    assert isinstance(found, JobAssign)
-    assert (found.model, found.body, found.v) == ("", {"system": None}, VERSION)
+    message = parse(json.dumps(job | pictures), to_node)
+    assert message == parse(json.dumps(job | {"attachments": [{"size": 1}]}), to_node)
+    assert isinstance(message, JobAssign)
+    assert (message.model, message.body, message.v) == ("", {"system": None}, VERSION)
     node = {"type": "node_register", "node_id": "a", "slots": 1, "held": None, "name": None}
     first = parse(json.dumps(node | {"offers": [{"capability": "text", "models": None}]}), from_node)
     assert isinstance(first, NodeRegister)

@@ -52,9 +52,9 @@ def google(*quota_ids: str, delay: str = "34s") -> dict[str, Any]:
     ],
 )
 def test_a_status_without_a_body_decides_kind_and_code(status: int, kind: ErrorKind, code: str) -> None:
-    found = error(status)
-    assert (found.kind, found.code) == (kind, code)
-    assert f"({status})" in str(found)
+    failure = error(status)
+    assert (failure.kind, failure.code) == (kind, code)
+    assert f"({status})" in str(failure)
 
 
 def test_a_refused_key_names_the_setting_to_check() -> None:
@@ -82,16 +82,16 @@ def test_a_wrong_key_reported_as_bad_request_is_still_about_the_key() -> None:
     ("code", "word"),
     [("context_length_exceeded", "too_large"), ("content_policy_violation", "refused"), ("other", "bad_request")],
 )
-def test_a_bad_request_is_told_apart_by_its_code(code: str, word: str) -> None:
-    found = error(400, {"error": {"message": "no", "code": code}})
-    assert (found.kind, found.code) == (ErrorKind.PERMANENT, word)
+def test_the_code_of_a_bad_request_distinguishes_its_causes(code: str, word: str) -> None:
+    failure = error(400, {"error": {"message": "no", "code": code}})
+    assert (failure.kind, failure.code) == (ErrorKind.PERMANENT, word)
 
 
 @pytest.mark.parametrize("name", ["code", "type"])
 def test_an_empty_account_is_neither_a_quota_of_the_day_nor_a_rate_limit(name: str) -> None:
     body = {"error": {"message": "You exceeded your current quota", name: "insufficient_quota"}}
-    found = error(429, body, x_ratelimit_reset_requests="1s")
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.UNAVAILABLE, "no_credit", None)
+    failure = error(429, body, x_ratelimit_reset_requests="1s")
+    assert (failure.kind, failure.code, failure.retry_after_s) == (ErrorKind.UNAVAILABLE, "no_credit", None)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_an_empty_account_is_neither_a_quota_of_the_day_nor_a_rate_limit(name: s
     ],
 )
 def test_a_request_larger_than_the_limit_is_at_fault_itself(message: str, kind: ErrorKind) -> None:
-    found = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
-    assert found.kind is kind
-    assert (found.code == "too_large") == (kind is ErrorKind.PERMANENT)
+    failure = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
+    assert failure.kind is kind
+    assert (failure.code == "too_large") == (kind is ErrorKind.PERMANENT)
 
 
 def test_an_unknown_model_that_a_user_chose_is_the_page_s_own_failure() -> None:
@@ -115,23 +115,23 @@ def test_an_unknown_model_that_a_user_chose_is_the_page_s_own_failure() -> None:
 
 
 def test_quota_exceeded_per_minute_is_a_rate_limit_whatever_its_words() -> None:
-    found = error(429, google("GenerateRequestsPerMinutePerProjectPerModel"))
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.RATE_LIMITED, "rate_limited", 34)
+    failure = error(429, google("GenerateRequestsPerMinutePerProjectPerModel"))
+    assert (failure.kind, failure.code, failure.retry_after_s) == (ErrorKind.RATE_LIMITED, "rate_limited", 34)
 
 
 def test_quota_exceeded_per_day_is_a_days_quota_and_its_short_retry_delay_is_not_believed() -> None:
-    found = error(429, google("RequestsPerMinute", "GenerateRequestsPerDayPerProjectPerModel-FreeTier"))
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.QUOTA, "quota_day", None)
+    failure = error(429, google("RequestsPerMinute", "GenerateRequestsPerDayPerProjectPerModel-FreeTier"))
+    assert (failure.kind, failure.code, failure.retry_after_s) == (ErrorKind.QUOTA, "quota_day", None)
 
 
 def test_googles_errors_are_read_inside_a_list_too() -> None:
     assert error(429, [google("RequestsPerDay")]).code == "quota_day"
 
 
-def test_words_about_a_day_count_where_nothing_structured_is_said() -> None:
+def test_words_about_a_day_count_without_structured_details() -> None:
     message = "Rate limit reached on requests per day (RPD): Limit 200. Please try again in 7m12s."
-    found = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
-    assert (found.kind, found.code, found.retry_after_s) == (ErrorKind.QUOTA, "quota_day", 432)
+    failure = error(429, {"error": {"message": message, "code": "rate_limit_exceeded"}})
+    assert (failure.kind, failure.code, failure.retry_after_s) == (ErrorKind.QUOTA, "quota_day", 432)
 
 
 def test_the_words_quota_exceeded_alone_make_no_quota() -> None:
@@ -170,7 +170,7 @@ def test_the_wait_a_server_asks_for_is_read_from_headers(headers: dict[str, str]
     assert error(429, **headers).retry_after_s == seconds
 
 
-def test_a_failing_server_is_asked_again_when_it_says_and_its_reset_times_are_ignored() -> None:
+def test_a_failing_server_is_retried_after_its_retry_after_and_reset_times_are_ignored() -> None:
     assert error(503, retry_after="5").retry_after_s == 5
     assert error(500, x_ratelimit_reset_requests="6m0s").retry_after_s is None
 
@@ -215,11 +215,11 @@ def test_odd_bodies_never_hide_the_status(body: str) -> None:
 
 def test_messages_hold_neither_key_nor_picture_and_are_cut() -> None:
     picture = "QUJD" * 400
-    said = (
+    texts = (
         f"Bad key {KEY}, sk-other-abcdefgh, Authorization: Bearer abc.def in data:image/png;base64,{picture} "
         + "so " * 400
     )
-    message = str(error(400, {"error": {"message": said}}))
+    message = str(error(400, {"error": {"message": texts}}))
     for secret in (KEY, "sk-other", "abc.def", "QUJDQUJD"):
         assert secret not in message
     assert len(message) <= MAX_MESSAGE
@@ -241,6 +241,6 @@ def test_cleaning_keeps_ordinary_words() -> None:
 
 
 def test_a_call_that_reached_its_limit_is_transient_and_says_the_limit() -> None:
-    found = from_exception(TimeoutError(), TARGET, NOW)
-    assert (found.kind, found.code) == (ErrorKind.TRANSIENT, "timeout")
-    assert "12 s" in str(found)
+    failure = from_exception(TimeoutError(), TARGET, NOW)
+    assert (failure.kind, failure.code) == (ErrorKind.TRANSIENT, "timeout")
+    assert "12 s" in str(failure)

@@ -69,12 +69,12 @@ def test_a_few_packed_bytes_do_not_become_gigabytes(web: WebServer, coding: str)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "GZIP", "deflate"])
-def test_a_packed_answer_that_nobody_asked_for_is_read_all_the_same(web: WebServer, coding: str):
+def test_a_compressed_answer_that_was_not_requested_is_read(web: WebServer, coding: str):
     pack = zlib.compress if coding == "deflate" else gzip.compress
     assert packed_answer(web, pack(json.dumps(GOOD).encode()), coding).complete(PROMPT).text == "fine"
 
 
-def test_an_answer_packed_in_an_unknown_way_says_so_and_is_not_asked_for_again(web: WebServer):
+def test_an_answer_with_an_unknown_compression_is_a_permanent_error(web: WebServer):
     provider = packed_answer(web, b"\x00", "zstd")
     assert word_of(lambda: provider.complete(PROMPT)) == (ErrorKind.PERMANENT, "unsupported")
 
@@ -94,7 +94,7 @@ def test_very_many_names_are_not_remembered():
 
 
 @pytest.mark.parametrize(
-    ("said", "counted"),
+    ("tokens", "counted"),
     [
         ("1e30", MOST_IN),
         (f"{10**30}", MOST_IN),
@@ -112,10 +112,10 @@ def test_very_many_names_are_not_remembered():
     ],
     ids=lambda value: str(value)[:12],
 )
-def test_absurd_usage_is_counted_as_far_as_it_can_be_true_and_the_answer_is_kept(
-    server: ProviderServer, said: str, counted: int
+def test_absurd_usage_is_counted_up_to_a_plausible_limit_and_the_answer_is_kept(
+    server: ProviderServer, tokens: str, counted: int
 ):
-    usage = f', "usage": {{"prompt_tokens": {said}, "completion_tokens": {said}}}}}'
+    usage = f', "usage": {{"prompt_tokens": {tokens}, "completion_tokens": {tokens}}}}}'
     server.push(Fault(status=200, body=json.dumps(GOOD)[:-1] + usage))
     answer = provider_at(server.base_url).complete(PROMPT)
     counted_out = MOST_OUT if counted == MOST_IN else counted
@@ -165,9 +165,9 @@ def test_a_redirect_is_not_followed_wherever_it_leads(server: ProviderServer, lo
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_an_error_of_megabytes_becomes_one_line(server: ProviderServer, status: int):
-    said = "\x1b]0;owned\x07 data: sk- \u202e\n" * 100_000
+    text = "\x1b]0;owned\x07 data: sk- \u202e\n" * 100_000
     body = {
-        "error": {"message": said, "code": ["x"], "type": {"a": 1}, "param": [], "details": [{"violations": 5}] * 9}
+        "error": {"message": text, "code": ["x"], "type": {"a": 1}, "param": [], "details": [{"violations": 5}] * 9}
     }
     server.push(Fault(status=status, body=body))
     with pytest.raises(UnitError) as caught:

@@ -130,9 +130,9 @@ def test_boxes_are_relative_to_the_visible_part_of_the_page(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf_bytes([Sheet(shown("Here", 150, 250), "0 0 600 600", "/CropBox[100 200 300 300]")]))
     with pdfium.open_document(path) as document, document.page(1) as page:
-        found = text_layer.read(page).lines[0]
+        first_line = text_layer.read(page).lines[0]
         assert page.size == (200, 100)
-    assert (found.left, found.bottom) == (pytest.approx(51, abs=2), pytest.approx(52, abs=4))
+    assert (first_line.left, first_line.bottom) == (pytest.approx(51, abs=2), pytest.approx(52, abs=4))
 
 
 def test_filled_form_fields_are_text(converter, tmp_path, no_ocr):
@@ -189,8 +189,8 @@ def _page_with_picture(content):
         b"q 400 0 0 300 90 320 cm /Fm Do Q\n" + content,
         objects=(body, form),
     )
-    made = pdf_bytes([sheet])
-    return made.replace(b"/Font<</F1 3 0 R>>", b"/XObject<</Fm 6 0 R>>/Font<</F1 3 0 R>>")
+    pdf = pdf_bytes([sheet])
+    return pdf.replace(b"/Font<</F1 3 0 R>>", b"/XObject<</Fm 6 0 R>>/Font<</F1 3 0 R>>")
 
 
 def test_words_on_a_picture_that_the_text_layer_has_are_not_repeated():
@@ -228,7 +228,7 @@ def test_poor_text_layer_is_better_than_nothing(converter, tmp_path, monkeypatch
     ("text", "share"),
     [("plain text", 1), ("", 0), (" \n", 0), ("\ue001\ue002\ue003", 0), ("ab\ufffd\x02", 0.5), ("日本語 ünïcode", 1)],
 )
-def test_readable_share_counts_what_a_person_could_read(text, share):
+def test_the_readable_share_counts_legible_characters(text, share):
     assert text_layer.readable_share(text) == share
 
 
@@ -281,7 +281,7 @@ def test_cache_key_changes_with_the_file_and_the_page(tmp_path):
     assert len(first) == len(prompt) == 64
 
 
-def test_cache_key_changes_with_what_the_converter_makes_of_pages(tmp_path, monkeypatch):
+def test_the_cache_key_changes_with_the_converters_revision(tmp_path, monkeypatch):
     page = PageRef(text_pdf(tmp_path / "a.pdf", [["one"]]), 1)
     before = LocalConverter(Settings()).cache_key(page)
     monkeypatch.setattr(conversion, "REVISION", conversion.REVISION + 1)

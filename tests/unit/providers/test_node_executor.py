@@ -63,8 +63,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def done(
     executor: ProviderExecutor, capability: Capability, *pictures: bytes, model: str = "", **body: Any
 ) -> dict[str, Any]:
-    given = [(Attachment(media_type="image/png", size=len(data)), data) for data in pictures]
-    result, attachments = executor.run(capability, model, body, given, lambda _: None)
+    files = [(Attachment(media_type="image/png", size=len(data)), data) for data in pictures]
+    result, attachments = executor.run(capability, model, body, files, lambda _: None)
     assert attachments == []
     return result
 
@@ -76,9 +76,7 @@ def error_of(executor: ProviderExecutor, capability: Capability, *pictures: byte
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
-def test_a_picture_of_a_page_gives_what_it_gives_as_a_document_of_this_machine(
-    seen: list[int], tmp_path: Path, suffix: str
-) -> None:
+def test_a_page_picture_converts_on_a_node_as_it_does_locally(seen: list[int], tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"scan.{suffix}"
     picture_of(["words"], (2600, 1800)).save(path)
     with LocalConverter(Settings()).open(path) as reader:
@@ -128,15 +126,15 @@ def test_pictures_that_were_cut_out_come_with_the_names_that_the_markdown_shows(
 
     executor = ProviderExecutor(Settings(), "local")
     monkeypatch.setattr(registry, "page_converter", lambda *_: Converter())
-    given: Sequence[tuple[Attachment, bytes]] = [(Attachment(size=len(PNG)), PNG)]
-    result, attachments = executor.run(PAGE, "", {"number": 1, "pictures": True}, given, lambda _: None)
+    files: Sequence[tuple[Attachment, bytes]] = [(Attachment(size=len(PNG)), PNG)]
+    result, attachments = executor.run(PAGE, "", {"number": 1, "pictures": True}, files, lambda _: None)
     assert result["text"] == "![](page-0001-1.png) (pictures/)"
     assert result["layout"] == {"blocks": [{"type": "picture", "link": "page-0001-1.png"}]}
     assert [(about.name, about.media_type, about.size, data) for about, data in attachments] == [
         ("page-0001-1.png", "image/png", 1, b"x"),
         ("page-0001-2.png", "image/png", 2, b"xx"),
     ]
-    _, attachments = executor.run(PAGE, "", {"number": 1, "pictures": False}, given, lambda _: None)
+    _, attachments = executor.run(PAGE, "", {"number": 1, "pictures": False}, files, lambda _: None)
     assert attachments == []
 
 
@@ -155,9 +153,9 @@ def test_a_service_answers_prompts_pictures_and_texts(server: ProviderServer, se
     assert {offer.capability for offer in service.offers} == set(Capability)
     assert {offer.models for offer in service.offers} == {("m-1",)}
     schema = {"type": "object"}
-    said = done(service, TEXT, prompt="p", system="s", json_schema=schema, model="m-1", odd_field=1)
-    assert set(said) == {"text", "model", "truncated", "usage", "latency_ms"}
-    assert set(said["usage"]) == {"input_tokens", "output_tokens"}
+    reply = done(service, TEXT, prompt="p", system="s", json_schema=schema, model="m-1", odd_field=1)
+    assert set(reply) == {"text", "model", "truncated", "usage", "latency_ms"}
+    assert set(reply["usage"]) == {"input_tokens", "output_tokens"}
     body = server.records[-1].body
     assert [message["content"] for message in body["messages"]] == ["s", "p"]
     assert body["response_format"]["json_schema"]["schema"] == schema

@@ -77,10 +77,10 @@ def test_local_has_no_other_models_and_answers_no_prompts(tmp_path: Path) -> Non
 
 def test_one_instance_serves_all_threads_until_its_profile_changes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: registry.vision(settings_with(tmp_path), "x", "shared"), range(64)))
-    assert len({id(service) for service in made}) == 1
+        instances = list(pool.map(lambda _: registry.vision(settings_with(tmp_path), "x", "shared"), range(64)))
+    assert len({id(service) for service in instances}) == 1
     for change in ({"api_key": SecretStr("sk-other")}, {"timeout_s": 3}, {"base_url": "http://127.0.0.1:10/v1"}):
-        assert registry.vision(settings_with(tmp_path, **change), "x", "shared") is not made[0]
+        assert registry.vision(settings_with(tmp_path, **change), "x", "shared") is not instances[0]
 
 
 def test_the_services_of_one_profile_and_model_share_their_connections(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_nodes_serve_every_port_and_may_choose_the_model(tmp_path: Path) -> None
     assert isinstance(converter, NodePages)
     assert registry.page_converter(settings, "x") is converter
     assert registry.text(settings, "x", "m-2").model == "m-2"
-    found = [registry.cuts_pictures(settings, name) for name in ("x", "local", "bare")]
-    assert found == [True, True, False]
+    cuts = [registry.cuts_pictures(settings, name) for name in ("x", "local", "bare")]
+    assert cuts == [True, True, False]
 
 
 def test_no_key_is_kept_where_a_dump_would_show_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_valid_items_are_kept_whatever_the_others_are() -> None:
     assert [thing.name for thing in valid(Thing, [{"name": "a"}, {}, 5, None, {"name": "b"}])] == ["a", "b"]
 
 
-def test_lists_are_found_by_their_names_up_to_a_cut() -> None:
+def test_lists_of_a_cut_reply_are_read_by_their_names() -> None:
     text = json.dumps({"others": [1, 2], **THINGS})
     cut = text[: text.rindex('"size"')]
     assert lists_in(text, ("things", "others", "none")) == {**THINGS, "others": [1, 2], "none": []}

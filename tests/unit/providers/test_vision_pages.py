@@ -30,8 +30,8 @@ def page(tmp_path: Path) -> PageRef:
 
 
 def converter_at(base_url: str, name: str = "x", prompt: str = PAGE_PROMPT, **profile: Any) -> PageConverter:
-    made = ProviderProfile(**({"base_url": base_url, "model": "m-1", "timeout_s": 20} | profile))
-    return VisionConverter(OpenAICompatible(name, made), made, prompt)
+    provider_profile = ProviderProfile(**({"base_url": base_url, "model": "m-1", "timeout_s": 20} | profile))
+    return VisionConverter(OpenAICompatible(name, provider_profile), provider_profile, prompt)
 
 
 def convert(converter: PageConverter, page: PageRef) -> Answer:
@@ -51,7 +51,9 @@ def test_a_page_is_shown_with_the_prompt_and_its_markdown_comes_back(server: Pro
     ("head", "media_type"),
     [(PNG, "image/png"), (b"\xff\xd8\xff\xe0 jpeg", "image/jpeg"), (b"RIFF....WEBPVP8 ", "image/webp")],
 )
-def test_a_picture_is_sent_as_what_it_is(server: ProviderServer, page: PageRef, head: bytes, media_type: str) -> None:
+def test_a_picture_is_sent_with_its_real_media_type(
+    server: ProviderServer, page: PageRef, head: bytes, media_type: str
+) -> None:
     assert page.image
     page.image.write_bytes(head)
     convert(converter_at(server.base_url), page)
@@ -64,7 +66,7 @@ def test_an_empty_page_gives_an_empty_text(server: ProviderServer, page: PageRef
     assert convert(converter_at(server.base_url), page).text == ""
 
 
-def test_a_cut_off_answer_is_an_error_that_keeps_what_was_paid_for(server: ProviderServer, page: PageRef) -> None:
+def test_a_truncated_answer_is_an_error_that_keeps_the_paid_text(server: ProviderServer, page: PageRef) -> None:
     server.push(Fault(kind="truncated", text="# Half"))
     with pytest.raises(TruncatedAnswer) as caught:
         convert(converter_at(server.base_url), page)

@@ -13,16 +13,16 @@ PROFILE = ProviderProfile(breaker_fail_max=3, breaker_longest_s=100)
 THREE_FAILED = Opening(0.0, "3 failures in a row on record")
 
 
-def _calls(*found: tuple[str, float, float]) -> list[RecentCall]:
+def _calls(*calls: tuple[str, float, float]) -> list[RecentCall]:
     """Calls as (status, seconds ago that it began, seconds ago that it ended), newest first."""
     return [
-        RecentCall(100 - n, status, NOW - timedelta(seconds=begun), NOW - timedelta(seconds=ended))
-        for n, (status, begun, ended) in enumerate(found)
+        RecentCall(100 - n, status, NOW - timedelta(seconds=started), NOW - timedelta(seconds=ended))
+        for n, (status, started, ended) in enumerate(calls)
     ]
 
 
-def _opening(*found: tuple[str, float, float]) -> Opening | None:
-    return opening(_calls(*found), PROFILE, lambda _: RESET, NOW)
+def _opening(*calls: tuple[str, float, float]) -> Opening | None:
+    return opening(_calls(*calls), PROFILE, lambda _: RESET, NOW)
 
 
 def _row(*statuses: str) -> list[tuple[str, float, float]]:
@@ -54,7 +54,7 @@ def test_failures_longer_ago_than_the_longest_cool_down_open_nothing() -> None:
     assert _opening(*(("transient", 110 + n, 101 + n) for n in range(3))) is None
 
 
-def test_a_refusal_opens_until_what_is_left_of_its_time() -> None:
+def test_a_refusal_opens_the_breaker_for_the_rest_of_its_wait() -> None:
     assert _opening(("rate_limited", 31, 30)) == Opening(90, "rate limit")
     assert _opening(("rate_limited", 122, 121)) is None
     assert _opening(("quota", 3700, 3600)) == Opening(RESET.timestamp() - NOW.timestamp(), "daily quota")
@@ -68,7 +68,7 @@ def test_a_quota_that_was_reset_since_opens_nothing() -> None:
     assert opening(_calls(("quota", 40, 30)), PROFILE, lambda at: at + timedelta(seconds=20), NOW) is None
 
 
-def test_a_call_that_began_after_a_refusal_and_worked_speaks_against_it() -> None:
+def test_a_success_that_started_after_a_refusal_cancels_it() -> None:
     assert _opening(("ok", 9, 1), ("rate_limited", 12, 10)) is None
     assert _opening(("ok", 11, 1), ("rate_limited", 12, 10)) == Opening(110, "rate limit"), "it was under way"
 
@@ -80,7 +80,7 @@ def test_a_refusal_beside_a_call_that_worked_opens_nothing() -> None:
     assert _opening(("unavailable", 3, 1), ("ok", 9, 2)) is None
 
 
-def test_only_a_call_that_began_after_the_time_was_over_tells_that_a_provider_works_again() -> None:
+def test_only_a_call_that_started_after_the_cool_down_proves_a_recovery() -> None:
     until = NOW - timedelta(seconds=10)
     assert has_recovered(_calls(("ok", 9, 1), ("transient", 20, 15)), until)
     assert has_recovered(_calls(("permanent", 9, 1)), until), "the question was at fault"

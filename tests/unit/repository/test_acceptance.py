@@ -40,25 +40,25 @@ def test_three_masters_are_joined_before_the_tests_run_on_them() -> None:
     assert all(SERVICES[name]["healthcheck"]["test"] for name in healthy)
 
 
-def test_the_runner_is_told_where_the_servers_are_in_variables_that_tests_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = TESTS["environment"]
+def test_the_runner_gets_the_servers_addresses_in_the_tests_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = TESTS["environment"]
     read = re.findall(r'"(PENSTOCK_TEST_REDIS_\w+)"', Path(named_redis.__file__).read_text(encoding="utf-8"))
-    assert set(told) == set(read)
-    urls = told["PENSTOCK_TEST_REDIS_CLUSTER_URLS"].split(",")
+    assert set(environment) == set(read)
+    urls = environment["PENSTOCK_TEST_REDIS_CLUSTER_URLS"].split(",")
     assert urls == [f"redis://{name}:6379" for name in MASTERS]
-    assert told["PENSTOCK_TEST_REDIS_URL"] == "redis://single:6379/0"
-    monkeypatch.setattr(named_redis, "MODE", told["PENSTOCK_TEST_REDIS_MODE"])
-    monkeypatch.setattr(named_redis, "URL", told["PENSTOCK_TEST_REDIS_URL"])
+    assert environment["PENSTOCK_TEST_REDIS_URL"] == "redis://single:6379/0"
+    monkeypatch.setattr(named_redis, "MODE", environment["PENSTOCK_TEST_REDIS_MODE"])
+    monkeypatch.setattr(named_redis, "URL", environment["PENSTOCK_TEST_REDIS_URL"])
     monkeypatch.setattr(named_redis, "CLUSTER_URLS", urls)
     named_redis.check()
 
 
-def test_the_runner_s_image_has_what_the_tests_need() -> None:
+def test_the_runners_image_has_all_files_of_the_tests() -> None:
     dockerfile = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
     lines = re.findall(r"^COPY --chown=tests (.+)$", dockerfile, re.MULTILINE)
     copied = {source for line in lines for source in line.split()[:-1]}
-    kept = re.findall(r"^!(.+)$", (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
-    assert copied == set(kept), "the image's sources and its .dockerignore disagree"
+    paths = re.findall(r"^!(.+)$", (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    assert copied == set(paths), "the image's sources and its .dockerignore disagree"
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert re.findall(r"^USER (.+)$", dockerfile, re.MULTILINE) == ["tests"]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -68,9 +68,9 @@ def test_the_runner_s_image_has_what_the_tests_need() -> None:
 
 def test_each_path_of_make_acceptance_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.search(r"^ACCEPTANCE := \$\(addprefix tests/,(.+)\)$", makefile, re.MULTILINE)
-    assert found
-    assert [path for path in found[1].split() if not (ROOT / "tests" / path).exists()] == []
+    match = re.search(r"^ACCEPTANCE := \$\(addprefix tests/,(.+)\)$", makefile, re.MULTILINE)
+    assert match
+    assert [path for path in match[1].split() if not (ROOT / "tests" / path).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_each_path_of_make_acceptance_exists() -> None:
         ("other", "", [], "single, sentinel or cluster"),
     ],
 )
-def test_variables_that_contradict_each_other_are_refused_with_what_is_needed(
+def test_contradictory_variables_are_refused_with_the_needed_one(
     monkeypatch: pytest.MonkeyPatch, mode: str, url: str, cluster: list[str], needed: str
 ) -> None:
     monkeypatch.setattr(named_redis, "MODE", mode)

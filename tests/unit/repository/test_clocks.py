@@ -19,7 +19,7 @@ OF_THE_HOST = {
 """Who may ask the host what time it is, and what for."""
 
 
-def test_nobody_else_asks_the_host_what_time_it_is() -> None:
+def test_only_listed_modules_read_the_hosts_clock() -> None:
     sources = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
     asking = {str(path.relative_to(ROOT)) for path in sources if "datetime.now(" in path.read_text(encoding="utf-8")}
     assert asking == set(OF_THE_HOST)

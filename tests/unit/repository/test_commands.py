@@ -104,7 +104,7 @@ def fault(words: list[str]) -> str:
             break
         rest.pop(0)
         several = name.split("|")
-        if missing := [one for one in several if one not in command.commands]:
+        if missing := [alternative for alternative in several if alternative not in command.commands]:
             return f"there is no command {' '.join([*path, missing[0]])!r}"
         path.append(several[0])
         _, command, _ = command.resolve_command(None, several[:1])
@@ -114,31 +114,33 @@ def fault(words: list[str]) -> str:
 def _wrong_arguments(command: Any, name: str, rest: list[str]) -> str:
     context = command.context_class(command, info_name=name, **command.context_settings)
     try:
-        given, left, _ = command.make_parser(context).parse_args(list(rest))
+        values, surplus, _ = command.make_parser(context).parse_args(list(rest))
         if own := CELERY.get(name):
-            _, left, _ = own.make_parser(click.Context(own)).parse_args(list(left))
+            _, surplus, _ = own.make_parser(click.Context(own)).parse_args(list(surplus))
     except Exception as error:  # typer's own copy of click has classes of its own
         if not hasattr(error, "format_message"):
             raise
         return str(error.format_message())
-    left = [word for word in left if word not in {"…", "..."}]
-    if left and name != "flower" and not (hasattr(command, "commands") and _PLACEHOLDER.fullmatch(left[0])):
-        return f"{name!r} does not take {left[0]!r}"
-    if name == "worker" and given.get("role"):
-        return _wrong_choice(given["role"], roles.ROLES)
+    surplus = [word for word in surplus if word not in {"…", "..."}]
+    if surplus and name != "flower" and not (hasattr(command, "commands") and _PLACEHOLDER.fullmatch(surplus[0])):
+        return f"{name!r} does not take {surplus[0]!r}"
+    if name == "worker" and values.get("role"):
+        return _wrong_choice(values["role"], roles.ROLES)
     return ""
 
 
 def _wrong_choice(value: str, choices: Any) -> str:
-    known = {str(one).lower() for one in choices}
-    wrong = [one for one in value.split("|") if one.lower() not in known and not _PLACEHOLDER.fullmatch(one)]
+    known = {str(choice).lower() for choice in choices}
+    wrong = [
+        choice for choice in value.split("|") if choice.lower() not in known and not _PLACEHOLDER.fullmatch(choice)
+    ]
     return f"{wrong[0]!r} is none of {sorted(known)}" if wrong else ""
 
 
-def test_every_command_that_is_named_anywhere_is_one_that_works() -> None:
-    found = list(named())
-    assert len(found) > 300
-    wrong = [f"{file}: penstock {shlex.join(words)}: {why}" for file, words in found if (why := fault(words))]
+def test_every_command_in_docs_and_messages_works() -> None:
+    commands = list(named())
+    assert len(commands) > 300
+    wrong = [f"{file}: penstock {shlex.join(words)}: {why}" for file, words in commands if (why := fault(words))]
     assert wrong == [], "\n".join(wrong)
 
 
@@ -157,9 +159,9 @@ def test_every_command_that_is_named_anywhere_is_one_that_works() -> None:
     ],
 )
 def test_a_command_that_does_not_work_is_noticed(line: str, why: str) -> None:
-    found = fault(shlex.split(line))
-    assert why in found
-    assert bool(found) == bool(why)
+    problem = fault(shlex.split(line))
+    assert why in problem
+    assert bool(problem) == bool(why)
 
 
 def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
@@ -176,8 +178,8 @@ def test_a_worker_for_all_queues_is_documented_with_all_of_them() -> None:
     assert [queue for queue in sorted(whole) if f"`{queue.replace('openai', 'NAME')}`" not in page] == []
 
 
-def test_the_programs_help_says_of_each_command_what_the_command_says() -> None:
+def test_the_programs_help_repeats_the_summary_of_each_command() -> None:
     program: Any = get_command(app)
     shown = {name: stub.help for name, stub in program.commands.items()}
-    said = {name: COMMANDS.resolve_command(None, [name])[1].help.split("\n\n")[0] for name in shown}
-    assert shown == said
+    summaries = {name: COMMANDS.resolve_command(None, [name])[1].help.split("\n\n")[0] for name in shown}
+    assert shown == summaries

@@ -73,7 +73,7 @@ def test_nothing_is_published_beyond_this_host() -> None:
     assert not [name for name, service in SERVICES.items() if "network_mode" in service]
 
 
-def test_only_who_has_inference_nodes_runs_a_gateway() -> None:
+def test_only_the_nodes_profile_runs_a_gateway() -> None:
     optional = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
     assert optional == {"gateway": ["nodes"], "cli": ["cli"]}
 
@@ -122,7 +122,7 @@ def test_all_share_data_and_settings() -> None:
     assert set(COMPOSE["volumes"]) == {"data", "postgres", "redis"}
 
 
-def test_redis_keeps_what_it_is_given() -> None:
+def test_redis_persists_its_data_and_evicts_nothing() -> None:
     command = SERVICES["redis"]["command"][-1]
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
@@ -144,7 +144,7 @@ def test_secrets_come_from_outside() -> None:
         assert not re.findall(r"^#?(\w*(?:PASSWORD|KEY|AUTH)\w*)=(.+)$", text, re.MULTILINE)
 
 
-def test_only_what_calls_providers_has_their_keys() -> None:
+def test_only_services_that_call_providers_have_their_keys() -> None:
     files = {name: [file["path"] for file in service["env_file"]] for name, service in OWN.items()}
     keyed = {"worker-ai", "worker-control", "api", "cli"}
     assert {name for name, read in files.items() if "keys.env" in read} == keyed
@@ -180,9 +180,9 @@ def example(name: str = ".env.example") -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_env_example_names_all_that_the_compose_file_asks_for() -> None:
-    asked = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
-    assert asked <= set(re.findall(r"^#?(\w+)=", example(), re.MULTILINE))
+def test_env_example_names_all_variables_of_the_compose_file() -> None:
+    variables = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
+    assert variables <= set(re.findall(r"^#?(\w+)=", example(), re.MULTILINE))
 
 
 @pytest.mark.parametrize("name", ["docker-compose.yml", ".env.example", "keys.env.example", "Dockerfile", "Makefile"])
@@ -190,7 +190,7 @@ def test_files_name_only_settings_that_exist(name: str) -> None:
     assert not unknown_variables((ROOT / name).read_text(encoding="utf-8"))
 
 
-def test_the_image_is_built_from_what_is_there() -> None:
+def test_the_image_is_built_from_existing_files() -> None:
     copied = [
         source
         for line in re.findall(
@@ -198,10 +198,10 @@ def test_the_image_is_built_from_what_is_there() -> None:
         )
         for source in line.split()[:-1]
     ]
-    kept = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
+    paths = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
     assert copied
     assert [source for source in copied if not (ROOT / source).exists()] == []
-    assert set(copied) == kept, "the image's sources and .dockerignore disagree"
+    assert set(copied) == paths, "the image's sources and .dockerignore disagree"
 
 
 def test_the_image_does_not_run_as_root() -> None:

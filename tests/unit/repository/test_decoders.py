@@ -46,7 +46,7 @@ CHILDREN = {
 """What a child process runs."""
 
 
-def test_only_what_runs_in_child_processes_decodes_files() -> None:
+def test_only_code_of_child_processes_decodes_files() -> None:
     paths = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
     callers = {str(path.relative_to(ROOT)) for path in paths for _ in _calls(path)}
     assert callers == CHILDREN

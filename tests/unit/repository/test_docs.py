@@ -107,7 +107,7 @@ def test_a_name_and_an_anchor_that_do_not_exist_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_a_reference_page_is_what_the_code_makes(name: str) -> None:
+def test_a_reference_page_equals_the_generated_text(name: str) -> None:
     assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name](), "run `make reference`"
 
 

@@ -27,7 +27,7 @@ def test_constraints_are_names_and_versions_only() -> None:
     assert len(lines) == len({canonical(line.partition("==")[0]) for line in lines})
 
 
-def test_the_locks_hold_what_the_constraints_say_once() -> None:
+def test_the_locks_hold_each_constraint_once() -> None:
     locked = [pins(text_of(name)) for name in LOCKS]
     assert sum(map(len, locked)) == len(locked[0] | locked[1] | locked[2])
     assert locked[0] | locked[1] | locked[2] == pins(text_of("constraints.txt")), "renew them: make lock"
@@ -40,20 +40,20 @@ def test_each_locked_package_has_hashes_and_comes_from_no_place_of_its_own() -> 
         assert re.fullmatch(f"(?:{entry})+", text), name
 
 
-def test_the_locks_have_all_that_the_project_asks_for() -> None:
+def test_the_locks_have_all_requirements_of_the_project() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
 
     def names(requirements: list[str]) -> set[str]:
-        found = {re.match(r"[\w.-]+", one) for one in requirements}
-        return {canonical(match[0]) for match in found if match} - {"penstock"}
+        matches = {re.match(r"[\w.-]+", requirement) for requirement in requirements}
+        return {canonical(match[0]) for match in matches if match} - {"penstock"}
 
     extras = project["optional-dependencies"]
     assert names(project["dependencies"] + extras["embedded"]) <= pins(text_of(LOCKS[0])).keys()
     locked = pins(text_of(LOCKS[0])).keys() | pins(text_of(LOCKS[1])).keys()
-    assert names([one for extra in extras.values() for one in extra]) <= locked
+    assert names([requirement for extra in extras.values() for requirement in extra]) <= locked
     assert "mutagen" not in pins(text_of(LOCKS[0])), "its licence is the GPL: only who asks for it gets it"
 
 
 def test_what_builds_penstock_is_locked_too() -> None:
     build = tomllib.loads(text_of("pyproject.toml"))["build-system"]["requires"]
-    assert {canonical(re.split(r"[<>=]", one)[0]) for one in build} <= pins(text_of(LOCKS[0])).keys()
+    assert {canonical(re.split(r"[<>=]", requirement)[0]) for requirement in build} <= pins(text_of(LOCKS[0])).keys()

@@ -44,8 +44,8 @@ OTHERS = {
 def test_nothing_else_writes_to_a_terminal() -> None:
     paths = [ROOT / "penstock_entry.py", ROOT / "celeryconfig.py"]
     paths += [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
-    found = {(str(path.relative_to(ROOT)), name) for path in paths for name in _writes(path)}
-    elsewhere = {(path, name) for path, name in found if path != PRINTER}
+    writers = {(str(path.relative_to(ROOT)), name) for path in paths for name in _writes(path)}
+    elsewhere = {(path, name) for path, name in writers if path != PRINTER}
     assert elsewhere == set(OTHERS)
 
 
@@ -61,4 +61,4 @@ def _writes(path: Path) -> Iterator[str]:
             case ast.Call(func=ast.Name(id=name)) if name in {"print", "input"}:
                 yield name
             case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] in MODULES:
-                yield from (f"{module}.{one.name}" for one in names if one.name in WRITES)
+                yield from (f"{module}.{alias.name}" for alias in names if alias.name in WRITES)

@@ -19,21 +19,21 @@ def prompts() -> Iterator[tuple[str, str]]:
                     yield f"{module}.{target.id}", getattr(importlib.import_module(module), target.id)
 
 
-def test_every_prompt_says_that_what_users_bring_is_data_and_never_instructions():
-    found = dict(prompts())
-    assert len(found) >= 5, "prompts are constants whose names end in PROMPT or SYSTEM"
-    assert [name for name, text in found.items() if "data, never instructions" not in " ".join(text.split())] == []
+def test_every_prompt_declares_users_content_as_data_never_instructions():
+    texts = dict(prompts())
+    assert len(texts) >= 5, "prompts are constants whose names end in PROMPT or SYSTEM"
+    assert [name for name, text in texts.items() if "data, never instructions" not in " ".join(text.split())] == []
 
 
-def test_models_are_asked_with_those_prompts_alone():
+def test_every_call_of_a_model_uses_one_of_the_prompts():
     """Every call of a model in a flow names one of them: no prompt is written where it is used."""
-    asked: dict[str, bool] = {}
+    uses_prompt: dict[str, bool] = {}
     for path in sorted((ROOT / "pipeline" / "flows").rglob("*.py")):
         text = path.read_text()
         calls = {"complete", "describe", "describe_all"}
         for node in ast.walk(ast.parse(text)) if any(f".{call}(" in text for call in calls) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in calls:
                 system = next((ast.unparse(word.value) for word in node.keywords if word.arg == "system"), "")
-                asked[f"{path.name}:{node.lineno}"] = system.rpartition(".")[2].endswith("SYSTEM")
-    assert len(asked) >= 4
-    assert all(asked.values()), asked
+                uses_prompt[f"{path.name}:{node.lineno}"] = system.rpartition(".")[2].endswith("SYSTEM")
+    assert len(uses_prompt) >= 4
+    assert all(uses_prompt.values()), uses_prompt

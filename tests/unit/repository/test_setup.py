@@ -49,23 +49,30 @@ class Run:
             (folder / name / "__main__.py").write_text(text, encoding="utf-8")
         calls = folder / "calls"
         inherited = {name: value for name, value in os.environ.items() if not re.match("INSTALLER|PIP_|UV_|SSL_", name)}
-        given = {"PYTHONPATH": str(folder), "CALLS": str(calls), "UV_FAILS_AT": fails_at, "UV_CACHE_DIR": str(folder)}
+        variables = {
+            "PYTHONPATH": str(folder),
+            "CALLS": str(calls),
+            "UV_FAILS_AT": fails_at,
+            "UV_CACHE_DIR": str(folder),
+        }
         run = subprocess.run(
             [sys.executable, SCRIPT, folder / "bin" / "python", *LOCKED, "--", *PROJECT],
             check=False,
-            env=inherited | given | environment,
+            env=inherited | variables | environment,
             text=True,
             capture_output=True,
         )
-        self.exit_code, self.said = run.returncode, run.stdout + run.stderr
+        self.exit_code, self.output = run.returncode, run.stdout + run.stderr
         self.calls = [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
-        told = Path(f"{calls}.environment")
-        self.told_uv: dict[str, str] = json.loads(told.read_text()) if told.exists() else {}
+        environment_file = Path(f"{calls}.environment")
+        self.uv_environment: dict[str, str] = (
+            json.loads(environment_file.read_text()) if environment_file.exists() else {}
+        )
 
     def installed_by(self, name: str) -> list[list[str]]:
         """The arguments of each installation into the environment."""
-        found = [call for call in self.calls if call[0] == name and "--python" in call]
-        return [call[-4:] for call in found]
+        installations = [call for call in self.calls if call[0] == name and "--python" in call]
+        return [call[-4:] for call in installations]
 
 
 def test_uv_installs_everything_and_pip_only_uv_by_its_hash(tmp_path: Path) -> None:
@@ -75,8 +82,8 @@ def test_uv_installs_everything_and_pip_only_uv_by_its_hash(tmp_path: Path) -> N
     (of_pip,) = [call for call in run.calls if call[0] == "pip"]
     assert of_pip[-3:] == ["--require-hashes", "-r", str(ROOT / "requirements-uv.lock")]
     assert of_pip[-6:-3] == ["--only-binary", ":all:", "--no-deps"], "nobody waits until uv is compiled"
-    assert "Resolved 1 package" in run.said
-    assert "numpy==2.0" not in run.said, "the lock says that"
+    assert "Resolved 1 package" in run.output
+    assert "numpy==2.0" not in run.output, "the lock says that"
 
 
 @pytest.mark.parametrize("fails_at", ["pip", "uv"])
@@ -87,8 +94,8 @@ def test_pip_installs_the_same_where_uv_does_not_work_and_says_that_it_takes_lon
     assert run.exit_code == 0
     assert run.installed_by("pip") == [LOCKED, PROJECT]
     assert len(run.installed_by("uv")) == (fails_at == "uv")
-    assert "uv does not work here.\npip installs the packages: it takes minutes" in run.said
-    assert "Collecting numpy" in run.said, "progress is shown"
+    assert "uv does not work here.\npip installs the packages: it takes minutes" in run.output
+    assert "Collecting numpy" in run.output, "progress is shown"
 
 
 def test_uv_is_not_asked_for_when_the_caller_wants_pip(tmp_path: Path) -> None:
@@ -101,7 +108,7 @@ def test_uv_is_not_asked_for_when_the_caller_wants_pip(tmp_path: Path) -> None:
 def test_an_unknown_installer_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
     run = Run(tmp_path, INSTALLER="conda")
     assert run.exit_code == 1
-    assert "INSTALLER is uv or pip, not conda" in run.said
+    assert "INSTALLER is uv or pip, not conda" in run.output
     assert run.calls == []
 
 
@@ -122,17 +129,17 @@ def test_uv_downloads_from_where_pip_does_and_trusts_whom_pip_trusts(tmp_path: P
         "UV_HTTP_TIMEOUT": "7",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
-    assert {name: run.told_uv.get(name) for name in expected} == expected
-    assert "hidden" not in run.said + json.dumps(run.calls), "a password is on no command line"
+    assert {name: run.uv_environment.get(name) for name in expected} == expected
+    assert "hidden" not in run.output + json.dumps(run.calls), "a password is on no command line"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a file system that is not that of the test's folder")
 def test_files_are_copied_from_a_cache_on_another_file_system(tmp_path: Path) -> None:
-    assert Run(tmp_path, UV_CACHE_DIR="/proc/none/uv").told_uv["UV_LINK_MODE"] == "copy"
+    assert Run(tmp_path, UV_CACHE_DIR="/proc/none/uv").uv_environment["UV_LINK_MODE"] == "copy"
 
 
 def test_links_are_made_to_a_cache_on_the_same_file_system(tmp_path: Path) -> None:
-    assert "UV_LINK_MODE" not in Run(tmp_path).told_uv
+    assert "UV_LINK_MODE" not in Run(tmp_path).uv_environment
 
 
 def commands(name: str) -> str:
@@ -149,13 +156,13 @@ def commands(name: str) -> str:
 def test_everything_is_installed_by_the_same_script_and_files_by_their_hashes(name: str, installations: int) -> None:
     lines = commands(name)
     assert not re.findall(r"pip install", lines)
-    found = re.findall(r"deploy/install\.py \S+ (.+)", lines)
-    assert len(found) == installations
-    locks, project = re.split(r" -- ", found[0])
+    arguments = re.findall(r"deploy/install\.py \S+ (.+)", lines)
+    assert len(arguments) == installations
+    locks, project = re.split(r" -- ", arguments[0])
     assert "--no-deps --require-hashes -r requirements.lock" in locks
     assert "--no-deps --no-build-isolation" in project
     assert locks.startswith("--compile "), "pip compiles unless it is told not to, uv if it is told to"
-    assert all("-c tests/clients/constraints.txt" in line for line in found[1:])
+    assert all("-c tests/clients/constraints.txt" in line for line in arguments[1:])
 
 
 def test_make_says_which_installer_is_wanted() -> None:

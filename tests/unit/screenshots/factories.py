@@ -43,11 +43,11 @@ def index(*segments: dict[str, Any], shown: tuple[int, ...] = (101,)) -> dict[st
     """Make a model's reply."""
     seen = [
         {
-            "screenshot_id": one,
+            "screenshot_id": shot,
             "ocr_text": "text",
             "ui_text_snippets": ["Save"],
             "app_guess": {"name": "VSCode", "confidence": 0.9},
         }
-        for one in shown
+        for shot in shown
     ]
     return {"segments": list(segments), "entities": ["Penstock"], "screenshots": seen}

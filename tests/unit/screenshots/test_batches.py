@@ -30,7 +30,7 @@ def shot(number: int, age_s: float = 0, ts_ms: int | None = None) -> Shot:
 
 
 def ids(batches: list[list[Shot]]) -> list[list[int]]:
-    return [[one.id for one in batch] for batch in batches]
+    return [[frame.id for frame in batch] for batch in batches]
 
 
 def test_ready_at_five_or_thirty_seconds_after_the_first() -> None:
@@ -99,8 +99,8 @@ def test_history_holds_three_threads_fifteen_minutes_and_ten_entities() -> None:
         max_threads=SETTINGS.history_threads,
         max_entities=SETTINGS.history_entities,
     )
-    assert [one.thread_id for one in pack.threads] == ["t4", "t3", "t2"]
-    assert [one.thread_id for one in pack.segments] == ["s1", "s15"]
+    assert [thread.thread_id for thread in pack.threads] == ["t4", "t3", "t2"]
+    assert [thread.thread_id for thread in pack.segments] == ["s1", "s15"]
     assert pack.entities == ["Ann", *(f"e{n}" for n in range(9))]
     assert pack.thread_ids == ["t4", "t3", "t2", "s1", "s15"]
 
@@ -156,8 +156,10 @@ def test_tracks_are_work_conserving_and_keep_three_to_one(new: int, old: int, co
 @given(st.integers(0, 50), st.integers(1, 20))
 def test_scan_is_half_newest_and_half_oldest_without_repetition(total: int, limit: int) -> None:
     waiting = rows(total, 0)
-    found = [row.id for row in scanned(waiting[::-1][:limit], waiting[:limit], limit)]
-    assert len(found) == len(set(found)) == min(total, limit)
+    scanned_ids = [row.id for row in scanned(waiting[::-1][:limit], waiting[:limit], limit)]
+    assert len(scanned_ids) == len(set(scanned_ids)) == min(total, limit)
     if total >= limit > 1:
-        assert {0, total - 1} <= set(found)
-        assert sum(one < total / 2 for one in found) in {limit // 2, -(-limit // 2)} or total < 2 * limit
+        assert {0, total - 1} <= set(scanned_ids)
+        assert (
+            sum(frame_id < total / 2 for frame_id in scanned_ids) in {limit // 2, -(-limit // 2)} or total < 2 * limit
+        )

@@ -43,18 +43,18 @@ class Screens:
         self.closed = True
 
 
-def fronts(*found: Foreground | None) -> Callable[[], Foreground | None]:
-    looks = iter(found)
+def fronts(*windows: Foreground | None) -> Callable[[], Foreground | None]:
+    looks = iter(windows)
     return lambda: next(looks)
 
 
 def test_each_monitor_is_a_png_with_the_program_in_front() -> None:
     screens, front = Screens(), Foreground("editor", "report.txt")
     with Capturer(FREE, lambda: screens, lambda: front) as capturer:
-        one, two = capturer.capture()
-    assert [shot.frame.source for shot in (one, two)] == ["screen:1", "screen:2"]
-    assert (one.frame.app, one.frame.window_title, one.frame.ts) == ("editor", "report.txt", two.frame.ts)
-    with Image.open(BytesIO(one.data)) as blue, Image.open(BytesIO(two.data)) as red:
+        first, second = capturer.capture()
+    assert [shot.frame.source for shot in (first, second)] == ["screen:1", "screen:2"]
+    assert (first.frame.app, first.frame.window_title, first.frame.ts) == ("editor", "report.txt", second.frame.ts)
+    with Image.open(BytesIO(first.data)) as blue, Image.open(BytesIO(second.data)) as red:
         assert (blue.format, blue.size, blue.getpixel((0, 0)), red.getpixel((3, 2))) == (
             "PNG",
             (4, 3),
@@ -80,9 +80,9 @@ class Windows:
         self.closed = True
 
 
-def of_windows(windows: Windows, **found: Window | None) -> Capturer:
+def of_windows(windows: Windows, **matches: Window | None) -> Capturer:
     """Make a capturer that finds these windows by name and by number."""
-    known = {**found, **{hex(one.number): one for one in found.values() if one}}
+    known = {**matches, **{hex(window.number): window for window in matches.values() if window}}
     return Capturer(EXCLUDING, Screens, Foreground, lambda: windows, known.get)
 
 
@@ -90,12 +90,12 @@ def test_a_window_is_captured_with_its_own_program_and_title() -> None:
     windows = Windows()
     with of_windows(windows, Mail=Window(7, "Mail", "Inbox"), Gone=None, Hidden=Window(8, "Hidden", "")) as capturer:
         wanted = ["window:Mail", "screen:2", "window:Gone", "window:Hidden", "screen:9"]
-        screen, window = found = capturer.capture(wanted)
+        screen, window = captured = capturer.capture(wanted)
     assert (screen.frame.source, window.frame.source) == ("screen:2", "window:Mail")
     assert (window.frame.app, window.frame.window_title) == ("Mail", "Inbox")
     with Image.open(BytesIO(window.data)) as green:
         assert (green.size, green.getpixel((1, 1))) == ((2, 2), (0, 255, 0))
-    assert missing(wanted, found) == ["window:Gone", "window:Hidden", "screen:9"]
+    assert missing(wanted, captured) == ["window:Gone", "window:Hidden", "screen:9"]
     assert windows.closed
 
 
@@ -106,24 +106,24 @@ def test_a_newly_connected_screen_is_captured_soon(monkeypatch: pytest.MonkeyPat
     assert [len(capturer.capture()), len(capturer.capture())] == [1, 1]
     monkeypatch.setattr(capture, "FRESH_S", -1.0)
     assert len(capturer.capture()) == 2
-    assert [one.closed for one in plugged] == [True, False]
+    assert [monitor.closed for monitor in plugged] == [True, False]
 
 
 def test_a_window_of_an_excluded_program_is_not_even_grabbed() -> None:
     windows = Windows()
-    (one,) = of_windows(windows, Safe=Window(7, "KeePassXC", "vault")).capture(["window:Safe"])
-    assert (one.data, one.frame.app, windows.grabbed) == (b"", "KeePassXC", [])
+    (shot,) = of_windows(windows, Safe=Window(7, "KeePassXC", "vault")).capture(["window:Safe"])
+    assert (shot.data, shot.frame.app, windows.grabbed) == (b"", "KeePassXC", [])
 
 
 def test_a_window_that_becomes_excluded_during_the_capture_is_dropped() -> None:
     pages = iter([Window(7, "Browser", "News"), Window(7, "Browser", "Vault")])
     rules = ScreenshotSettings(excluded_titles=["vault"])
-    (one,) = Capturer(rules, Screens, Foreground, Windows, lambda _: next(pages)).capture(["window:Browser"])
-    assert (one.data, one.frame.window_title) == (b"", "Vault")
+    (shot,) = Capturer(rules, Screens, Foreground, Windows, lambda _: next(pages)).capture(["window:Browser"])
+    assert (shot.data, shot.frame.window_title) == (b"", "Vault")
 
 
 @pytest.mark.parametrize("source", ["screen:0", "screen:one", "window:a b", "window:", "desk"])
-def test_what_is_no_source_is_refused_in_the_settings(source: str) -> None:
+def test_settings_refuse_an_invalid_source(source: str) -> None:
     with pytest.raises(ValueError, match="capture_sources"):
         ScreenshotSettings(capture_sources=["screen:*", source])
 
@@ -148,8 +148,8 @@ def test_exclusions_stop_the_capture_if_the_front_program_is_unknown() -> None:
         Capturer(EXCLUDING, lambda: screens, lambda: None).capture()
     assert error.value.code == "no_foreground"
     assert screens.grabbed == []
-    (one, _) = Capturer(FREE, lambda: screens, lambda: None).capture()
-    assert (one.frame.app, one.frame.window_title) == ("", "")
+    (shot, _) = Capturer(FREE, lambda: screens, lambda: None).capture()
+    assert (shot.frame.app, shot.frame.window_title) == ("", "")
 
 
 def test_a_missing_display_is_an_error_with_advice() -> None:

@@ -39,9 +39,9 @@ def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
         4: shot(4, ts_ms=BASE_MS + 300_000, window_title="Mail - Firefox"),
         5: shot(5, ts_ms=BASE_MS, window_title="Mail - Firefox"),
     }
-    found = index_by_rules(screens, {}, NOTHING)
-    assert [one.screen_ids for one in found.segments] == [[1, 2], [3], [4, 5]]
-    assert {one.event.confidence for one in found.segments} == {CONFIDENCE}
+    analysis = index_by_rules(screens, {}, NOTHING)
+    assert [segment.screen_ids for segment in analysis.segments] == [[1, 2], [3], [4, 5]]
+    assert {segment.event.confidence for segment in analysis.segments} == {CONFIDENCE}
 
 
 def test_frames_without_a_title_are_neither_stay_nor_thread_and_are_named_by_their_text() -> None:
@@ -49,24 +49,26 @@ def test_frames_without_a_title_are_neither_stay_nor_thread_and_are_named_by_the
     texts = {101: "三\n12\nGoogle Search\nAbout", 102: "Monday, November 11"}
     threads = [HistoryThread(thread_id="t1", title=""), HistoryThread(thread_id="t2", title=UNTITLED)]
     history = HistoryPack(threads=threads)
-    found = index_by_rules(screens, texts, history)
-    assert [one.screen_ids for one in found.segments] == [[1], [2], [3]]
-    assert [one.event.title for one in found.segments] == ["Google Search", "Monday, November 11", UNTITLED]
-    assert {one.merge_hint.decision for one in found.segments} == {"NEW"}
-    assert [title_of(one, screens) for one in found.segments] == ["", "", ""]
+    analysis = index_by_rules(screens, texts, history)
+    assert [segment.screen_ids for segment in analysis.segments] == [[1], [2], [3]]
+    assert [segment.event.title for segment in analysis.segments] == ["Google Search", "Monday, November 11", UNTITLED]
+    assert {segment.merge_hint.decision for segment in analysis.segments} == {"NEW"}
+    assert [title_of(segment, screens) for segment in analysis.segments] == ["", "", ""]
 
 
 def test_summary_claims_only_known_facts() -> None:
     texts = {101: "Invoice 2026-17\nTotal due: 80"}
-    (one,) = index_by_rules({1: shot(1, window_title="Bill - Viewer")}, texts, NOTHING).segments
-    assert one.event.summary == "1 screenshot in Viewer, 2026-01-12 16:00 UTC. Seen: Invoice 2026-17 · Total due: 80"
+    (segment,) = index_by_rules({1: shot(1, window_title="Bill - Viewer")}, texts, NOTHING).segments
+    assert (
+        segment.event.summary == "1 screenshot in Viewer, 2026-01-12 16:00 UTC. Seen: Invoice 2026-17 · Total due: 80"
+    )
     assert "PENSTOCK_SCREENSHOTS__VISION_PROVIDER" in NOTE
 
 
 def test_a_stay_continues_the_thread_of_the_same_title() -> None:
     history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Inbox – Firefox")])
-    (one,) = index_by_rules({1: shot(1, window_title="Inbox - Firefox")}, {}, history).segments
-    assert (one.merge_hint.decision, one.merge_hint.thread_id) == ("MERGE", "t1")
+    (segment,) = index_by_rules({1: shot(1, window_title="Inbox - Firefox")}, {}, history).segments
+    assert (segment.merge_hint.decision, segment.merge_hint.thread_id) == ("MERGE", "t1")
 
 
 def test_files_sites_and_tickets_are_entities_and_frequent_words_keywords() -> None:
@@ -87,16 +89,16 @@ TIMES = st.integers(-(10**15), 10**15)
         st.tuples(st.text(max_size=40), st.text(max_size=20), st.text(max_size=200), TIMES), min_size=1, max_size=6
     )
 )
-def test_rules_make_nodes_of_any_batch_without_any_provider(said: list[tuple[str, str, str, int]]) -> None:
+def test_rules_make_nodes_of_any_batch_without_any_provider(frames: list[tuple[str, str, str, int]]) -> None:
     screens = {
-        n: shot(n, window_title=title, app_hint=hint, ts_ms=ts) for n, (title, hint, _, ts) in enumerate(said, 1)
+        n: shot(n, window_title=title, app_hint=hint, ts_ms=ts) for n, (title, hint, _, ts) in enumerate(frames, 1)
     }
-    texts = {screens[n].id: text for n, (_, _, text, _) in enumerate(said, 1)}
-    found = index_by_rules(screens, texts, NOTHING)
-    sent = {screen: one.id for screen, one in screens.items()}
-    assert only_sent(found, sent).notes == ()
-    assert sorted(screen for one in found.segments for screen in one.screen_ids) == sorted(screens)
+    texts = {screens[n].id: text for n, (_, _, text, _) in enumerate(frames, 1)}
+    analysis = index_by_rules(screens, texts, NOTHING)
+    sent = {screen: segment.id for screen, segment in screens.items()}
+    assert only_sent(analysis, sent).notes == ()
+    assert sorted(screen for shot_ in analysis.segments for screen in shot_.screen_ids) == sorted(screens)
     facts = BatchFacts("key", "screen:1", screens)
-    made = direct(facts, with_threads(found, facts).value, found, Origin.RULES)
-    assert len(made.nodes) == len(found.segments)
-    assert {one.made_by for one in made.nodes} == {Origin.RULES}
+    expansion = direct(facts, with_threads(analysis, facts).value, analysis, Origin.RULES)
+    assert len(expansion.nodes) == len(analysis.segments)
+    assert {shot_.made_by for shot_ in expansion.nodes} == {Origin.RULES}

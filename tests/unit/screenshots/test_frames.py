@@ -39,19 +39,19 @@ def test_a_hash_has_the_bits_of_imagehash(size: tuple[int, int], mode: str) -> N
 @pytest.mark.parametrize("quality", [75, 90])
 def test_a_jpeg_hashes_and_sketches_like_the_png_of_the_same_screen(size: tuple[int, int], quality: int) -> None:
     image = draw(Desktop(lines=20)).resize(size)
-    one, other = read_frame(encoded(image)), read_frame(encoded(image, "JPEG", quality=quality))
-    assert distance(one.phash, other.phash) <= 6
-    assert one.sketch.size == other.sketch.size
+    png, jpeg = read_frame(encoded(image)), read_frame(encoded(image, "JPEG", quality=quality))
+    assert distance(png.phash, jpeg.phash) <= 6
+    assert png.sketch.size == jpeg.sketch.size
 
 
 def test_frames_without_contrast_have_equal_hashes_in_any_colour_and_format() -> None:
     colours = ("black", "white", "#777", "#1e90ff")
-    found = {
+    hashes = {
         read_frame(encoded(Image.new("RGB", (1300, 700), colour), form)).phash
         for colour in colours
         for form in ("PNG", "JPEG")
     }
-    assert found == {"0" * 64}
+    assert hashes == {"0" * 64}
 
 
 def test_invalid_truncated_and_oversized_pictures_are_refused_with_a_reason() -> None:
@@ -133,7 +133,7 @@ def test_models_get_a_jpeg_of_bounded_size_and_the_image_stays_as_it_was() -> No
     assert image.size == SCREEN.size
 
 
-@pytest.mark.parametrize(("one", "other"), [("00", "00"), ("0" * 64, ""), ("0" * 64, "z" * 64)])
-def test_only_hashes_of_this_size_are_compared(one: str, other: str) -> None:
+@pytest.mark.parametrize(("first", "second"), [("00", "00"), ("0" * 64, ""), ("0" * 64, "z" * 64)])
+def test_only_hashes_of_this_size_are_compared(first: str, second: str) -> None:
     with pytest.raises(ValueError, match=r"hash|invalid literal"):
-        distance(one, other)
+        distance(first, second)

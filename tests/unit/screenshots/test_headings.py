@@ -91,7 +91,7 @@ def index(*frames: tuple[Drawn, ...], app: str = "", history: HistoryPack | None
 
 
 def titles(*frames: tuple[Drawn, ...], app: str = "") -> list[str]:
-    return [one.event.title for one in index(*frames, app=app).segments]
+    return [segment.event.title for segment in index(*frames, app=app).segments]
 
 
 def test_a_title_bar_with_buttons_names_the_window_and_tabs_and_clocks_do_not() -> None:
@@ -114,7 +114,7 @@ def test_frames_are_named_by_their_window_or_heading_and_not_by_toolbars() -> No
 
 
 def test_a_single_frame_gets_the_same_name() -> None:
-    assert [titles(one)[0] for one in (INVOICES, EDITOR, OFFICE)] == [
+    assert [titles(screen)[0] for screen in (INVOICES, EDITOR, OFFICE)] == [
         "Open invoices of March",
         "pool.py – penstock – Visual Studio Code",
         "Protokoll der Sitzung",
@@ -129,22 +129,24 @@ def test_a_frame_with_only_controls_has_no_title_and_a_clock_is_the_last_resort(
 
 
 def test_toolbars_are_neither_in_the_summary_nor_keywords_but_can_be_searched() -> None:
-    found = index(INVOICES, SETTINGS)
-    summary = found.segments[0].event.summary
+    analysis = index(INVOICES, SETTINGS)
+    summary = analysis.segments[0].event.summary
     assert "Open invoices of March" in summary
     for chrome in ("Activities", "14:32", "https:", "Inbox (3)", "Log out"):
         assert chrome not in summary
-    assert "activities" not in found.segments[0].keywords
-    assert "Most Visited" in found.screenshots[0].ocr_text
+    assert "activities" not in analysis.segments[0].keywords
+    assert "Most Visited" in analysis.screenshots[0].ocr_text
 
 
 def test_headings_distinguish_windows_of_a_program_without_titles_and_name_their_threads() -> None:
     history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Settings – Firefox")])
-    found = index(INVOICES, INVOICES, SETTINGS, app="Firefox", history=history)
-    assert [(one.event.title, one.screen_ids) for one in found.segments] == [
+    analysis = index(INVOICES, INVOICES, SETTINGS, app="Firefox", history=history)
+    assert [(segment.event.title, segment.screen_ids) for segment in analysis.segments] == [
         ("Open invoices of March – Firefox", [1, 2]),
         ("Settings – Firefox", [3]),
     ]
-    assert [one.merge_hint.thread_id for one in found.segments] == ["", "t1"]
+    assert [segment.merge_hint.thread_id for segment in analysis.segments] == ["", "t1"]
     screens = {number: shot(number, app_hint="Firefox") for number in (1, 2, 3)}
-    assert [title_of(one, screens) for one in found.segments] == [one.event.title for one in found.segments]
+    assert [title_of(segment, screens) for segment in analysis.segments] == [
+        segment.event.title for segment in analysis.segments
+    ]

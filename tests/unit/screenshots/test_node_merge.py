@@ -66,14 +66,14 @@ def test_the_models_words_come_first_and_the_rules_fill_gaps() -> None:
     reply = read_merge(json.dumps({"title": "Both", "keywords": ["z"], "entities": ["Ann"]}))
     merged = by_model(node(1, summary="s", keywords=("a",)), node(2), reply)
     assert (merged.title, merged.summary, merged.keywords) == ("Both", "s", ("z", "a"))
-    assert [one.name for one in merged.entities] == ["Ann"]
+    assert [entity.name for entity in merged.entities] == ["Ann"]
     assert merged.merged_from_ids == (2,)
     with pytest.raises(BadReply):
         read_merge('{"summary": "no title"}')
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "merged"),
+    ("first", "second", "merged"),
     [
         ("A", "B", "A / B"),
         ("Tests", "tests", "Tests"),
@@ -82,14 +82,14 @@ def test_the_models_words_come_first_and_the_rules_fill_gaps() -> None:
         ("x" * 30, "y", "x" * 14 + "…"),
     ],
 )
-def test_texts_are_joined_if_they_fit_else_the_longer_stays(one: str, other: str, merged: str) -> None:
-    assert merge_text(one, other, 15, " / ") == merged
+def test_texts_are_joined_if_they_fit_else_the_longer_stays(first: str, second: str, merged: str) -> None:
+    assert merge_text(first, second, 15, " / ") == merged
 
 
 def test_a_repeated_entity_keeps_its_higher_confidence_and_a_type() -> None:
     first = [EntityMention(name="Ann", entity_type="person", confidence=3)]
     second = [EntityMention(name="ＡＮＮ", confidence=8), EntityMention(name="Bob")]
-    assert [(one.name, one.entity_type, one.confidence) for one in merge_entities(first, second)] == [
+    assert [(entity.name, entity.entity_type, entity.confidence) for entity in merge_entities(first, second)] == [
         ("ＡＮＮ", "person", 8),
         ("Bob", "", 5),
     ]

@@ -19,10 +19,10 @@ def test_vision_prompt_lists_screens_in_order_and_the_history() -> None:
         segments=[HistorySegment(thread_id="t2", title="Open")],
         entities=["Ann"],
     )
-    told = json.loads(prompts.vision_prompt({7: shot(7), 6: shot(6, window_title="Mail")}, history))
-    assert [(one["screen_id"], one["screenshot_id"]) for one in told["screenshots"]] == [(6, 106), (7, 107)]
-    assert told["before"]["threads"] == [{"thread_id": "t1", "title": "Old"}]
-    assert told["before"]["open_segments"] == [{"thread_id": "t2", "title": "Open", "summary": ""}]
+    prompt = json.loads(prompts.vision_prompt({7: shot(7), 6: shot(6, window_title="Mail")}, history))
+    assert [(screen["screen_id"], screen["screenshot_id"]) for screen in prompt["screenshots"]] == [(6, 106), (7, 107)]
+    assert prompt["before"]["threads"] == [{"thread_id": "t1", "title": "Old"}]
+    assert prompt["before"]["open_segments"] == [{"thread_id": "t2", "title": "Open", "summary": ""}]
 
 
 def test_lone_surrogates_in_titles_are_replaced_in_requests() -> None:
@@ -31,28 +31,28 @@ def test_lone_surrogates_in_titles_are_replaced_in_requests() -> None:
 
 def test_expand_prompt_has_the_shape_of_the_design_with_threads_decided() -> None:
     known = facts(2)
-    found = VlmIndex.model_validate(index(segment()))
-    threads = with_threads(found, known).value
-    evidence = [*evidence_of(found, known), Evidence(9, ocr_text="x" * 9000)]
-    told = json.loads(prompts.expand_prompt(known, threads, evidence, NOW, "Asia/Shanghai"))
-    assert (told["localTime"], told["timeZone"]) == ("2026-01-12 16:48:25", "Asia/Shanghai")
-    assert told["segments"][0]["thread_id"] == threads[0][1]
-    assert told["screenshotMapping"][1]["database_id"] == 102
-    assert told["evidencePacks"][0]["ocrText"] == "text"
-    assert len(told["evidencePacks"][-1]["ocrText"]) == prompts.MAX_EVIDENCE_CHARS
+    analysis = VlmIndex.model_validate(index(segment()))
+    threads = with_threads(analysis, known).value
+    evidence = [*evidence_of(analysis, known), Evidence(9, ocr_text="x" * 9000)]
+    prompt = json.loads(prompts.expand_prompt(known, threads, evidence, NOW, "Asia/Shanghai"))
+    assert (prompt["localTime"], prompt["timeZone"]) == ("2026-01-12 16:48:25", "Asia/Shanghai")
+    assert prompt["segments"][0]["thread_id"] == threads[0][1]
+    assert prompt["screenshotMapping"][1]["database_id"] == 102
+    assert prompt["evidencePacks"][0]["ocrText"] == "text"
+    assert len(prompt["evidencePacks"][-1]["ocrText"]) == prompts.MAX_EVIDENCE_CHARS
 
 
 def test_an_unknown_time_zone_falls_back_to_utc() -> None:
-    told = json.loads(prompts.expand_prompt(facts(1), [], [], NOW, "../Mars"))
-    assert told["localTime"] == "2026-01-12 08:48:25"
+    prompt = json.loads(prompts.expand_prompt(facts(1), [], [], NOW, "../Mars"))
+    assert prompt["localTime"] == "2026-01-12 08:48:25"
 
 
 def test_merge_prompt_shows_both_nodes_and_no_ids() -> None:
-    one = MergeNode(123456, NodeKind.PLAN, "t", "Old", entities=(EntityMention(name="Ann", entity_type="person"),))
-    text = prompts.merge_prompt(one, MergeNode(2, NodeKind.PLAN, "t", "New"))
-    told = json.loads(text)
-    assert told["existing"]["entities"] == [{"name": "Ann", "entityType": "person", "confidence": 5}]
-    assert told["new"]["title"] == "New"
+    existing = MergeNode(123456, NodeKind.PLAN, "t", "Old", entities=(EntityMention(name="Ann", entity_type="person"),))
+    text = prompts.merge_prompt(existing, MergeNode(2, NodeKind.PLAN, "t", "New"))
+    prompt = json.loads(text)
+    assert prompt["existing"]["entities"] == [{"name": "Ann", "entityType": "person", "confidence": 5}]
+    assert prompt["new"]["title"] == "New"
     assert "123456" not in text
 
 

@@ -45,7 +45,7 @@ CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
 def first_of(values: Iterable[Any], count: int, ids: Callable[[Any], str] = str) -> list[ParameterSet]:
     """Return the first of them; the others rotate."""
     marks = pytest.mark.rotating
-    return [pytest.param(one, id=ids(one), marks=marks if n >= count else ()) for n, one in enumerate(values)]
+    return [pytest.param(value, id=ids(value), marks=marks if n >= count else ()) for n, value in enumerate(values)]
 
 
 EACH_SCREEN = first_of(SCREENS, 2, lambda one: f"{one.size[1]}-{one.seed}")
@@ -59,37 +59,37 @@ def in_forms(image: Image.Image) -> dict[str, Fingerprint]:
     return {form: seen(image, form) for form in ("PNG", "JPEG")}
 
 
-def verdict(one: Fingerprint, other: Fingerprint, threshold: int) -> Verdict:
-    frame = Seen(1, one.phash, NOW)
-    return judge(other.phash, [frame], threshold, lambda _: not differs(one.sketch, other.sketch)).verdict
+def verdict(first: Fingerprint, second: Fingerprint, threshold: int) -> Verdict:
+    frame = Seen(1, first.phash, NOW)
+    return judge(second.phash, [frame], threshold, lambda _: not differs(first.sketch, second.sketch)).verdict
 
 
 @pytest.mark.parametrize("screen", EACH_SCREEN)
 def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: Desktop) -> None:
     before = in_forms(draw(screen))
-    for what, change in CHANGED.items():
+    for name, change in CHANGED.items():
         after = in_forms(draw(screen.but(**change)))
-        for one, other in FORMS:
+        for first, second in FORMS:
             for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed, 64):
-                assert verdict(before[one], after[other], threshold) is Verdict.ACCEPTED, (what, one, other)
+                assert verdict(before[first], after[second], threshold) is Verdict.ACCEPTED, (name, first, second)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG"])
 def test_a_clock_and_a_cursor_on_a_window_are_not_a_change(form: str) -> None:
     before = seen(draw(Desktop()), form)
-    for what in ("the clock", "the cursor", "cursor on text"):
-        after = seen(draw(Desktop().but(**SAME[what])), form)
+    for name in ("the clock", "the cursor", "cursor on text"):
+        after = seen(draw(Desktop().but(**SAME[name])), form)
         assert verdict(before, after, RULES.dedup_threshold) is Verdict.DUPLICATE
 
 
 @pytest.mark.parametrize("screen", EACH_SCREEN)
 def test_a_clock_and_a_cursor_on_any_screen_are_not_a_change_for_a_wide_threshold(screen: Desktop) -> None:
     before = in_forms(draw(screen))
-    for what, change in SAME.items():
+    for name, change in SAME.items():
         after = in_forms(draw(screen.but(**change)))
-        for one, other in FORMS:
-            apart = distance(before[one].phash, after[other].phash)
-            assert verdict(before[one], after[other], 16) is Verdict.DUPLICATE, (what, one, other, apart)
+        for first, second in FORMS:
+            apart = distance(before[first].phash, after[second].phash)
+            assert verdict(before[first], after[second], 16) is Verdict.DUPLICATE, (name, first, second, apart)
 
 
 @pytest.mark.parametrize("name", first_of(CORPUS, 2))
@@ -105,10 +105,10 @@ def test_text_clock_and_cursor_on_real_screens(name: str) -> None:
     pen.rectangle((x, y, x + 450, y + 24), fill="white")
     pen.text((x + 2, y + 2), TYPED, fill="black", font=font(17))
     old, moved, changed = in_forms(before), in_forms(cursor), in_forms(typed)
-    for one, other in FORMS:
-        assert verdict(old[one], moved[other], RULES.dedup_threshold_pressed) is Verdict.DUPLICATE
+    for first, second in FORMS:
+        assert verdict(old[first], moved[second], RULES.dedup_threshold_pressed) is Verdict.DUPLICATE
         for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed):
-            assert verdict(old[one], changed[other], threshold) is Verdict.ACCEPTED
+            assert verdict(old[first], changed[second], threshold) is Verdict.ACCEPTED
 
 
 def test_screens_of_another_size_differ_and_tiny_screens_differ_by_any_cell() -> None:
@@ -118,10 +118,10 @@ def test_screens_of_another_size_differ_and_tiny_screens_differ_by_any_cell() ->
 
 
 def test_sketches_of_the_latest_files_are_cached() -> None:
-    kept, read = Sketches(at_most=2), []
+    cache, read = Sketches(at_most=2), []
 
     def make(name: str) -> Image.Image:
-        return kept.get(name, lambda: read.append(name) or Image.new("L", (1, 1)))
+        return cache.get(name, lambda: read.append(name) or Image.new("L", (1, 1)))
 
     for name in ("a", "b", "a", "c", "a"):
         make(name)

@@ -15,13 +15,13 @@ NOW = datetime(2026, 1, 12, tzinfo=UTC)
 S, E = WorkStatus, WorkEvent
 
 
-def test_defaults_are_those_of_the_table_in_the_design() -> None:
-    found = ScreenshotSettings()
-    assert (found.batch_size, found.batch_timeout_s, found.shard_size) == (5, 30, 5)
-    assert (found.vision_concurrency, found.text_concurrency) == (4, 4)
-    assert found.backoff_s == [5, 15, 60, 300, 600]
-    assert (found.jitter_s, found.stale_running_s, found.recovery_age_s) == (10, 300, 300)
-    assert (found.history_threads, found.history_minutes, found.history_entities) == (3, 15, 10)
+def test_defaults_equal_the_designs_table() -> None:
+    defaults = ScreenshotSettings()
+    assert (defaults.batch_size, defaults.batch_timeout_s, defaults.shard_size) == (5, 30, 5)
+    assert (defaults.vision_concurrency, defaults.text_concurrency) == (4, 4)
+    assert defaults.backoff_s == [5, 15, 60, 300, 600]
+    assert (defaults.jitter_s, defaults.stale_running_s, defaults.recovery_age_s) == (10, 300, 300)
+    assert (defaults.history_threads, defaults.history_minutes, defaults.history_entities) == (3, 15, 10)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_defaults_are_those_of_the_table_in_the_design() -> None:
 def test_workers_and_scan_follow_the_formulas_and_merges_have_at_least_one(
     vision: int, text: int, batch: int, merge: int, scan: int
 ) -> None:
-    found = ScreenshotSettings(vision_concurrency=vision, text_concurrency=text)
-    assert (found.batch_workers, found.merge_workers, found.scan_limit) == (batch, merge, scan)
+    settings = ScreenshotSettings(vision_concurrency=vision, text_concurrency=text)
+    assert (settings.batch_workers, settings.merge_workers, settings.scan_limit) == (batch, merge, scan)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_six_attempts_use_all_five_waits_each_with_up_to_ten_seconds_more(monkey
     error = UnitError("down", kind=ErrorKind.TRANSIENT)
     for part in (0.0, 0.999):
         monkeypatch.setattr(random, "random", lambda part=part: part)
-        found = [decide(error, attempt, NOW, rules) for attempt in range(1, 7)]
-        waits = [(one.at - NOW).total_seconds() for one in found if isinstance(one, RetryAt)]
+        decisions = [decide(error, attempt, NOW, rules) for attempt in range(1, 7)]
+        waits = [(decision.at - NOW).total_seconds() for decision in decisions if isinstance(decision, RetryAt)]
         assert waits == pytest.approx([wait + 10 * part for wait in (5, 15, 60, 300, 600)])
-        assert found[5] == GiveUp()
+        assert decisions[5] == GiveUp()
 
 
-def test_states_of_a_batch_are_those_of_the_design() -> None:
+def test_a_batch_has_the_states_of_the_design() -> None:
     assert BATCH.target(S.PENDING, E.CLAIM) is S.RUNNING
     assert BATCH.target(S.FAILED, E.CLAIM) is S.RUNNING
     assert BATCH.target(S.RUNNING, E.DONE) is S.SUCCEEDED

@@ -16,17 +16,17 @@ def test_a_segment_that_a_boundary_cut_is_rejoined() -> None:
     left = shard(parsed("Mail", (1,)), parsed("Writing the parser", (4, 5)))
     right = shard(parsed("Writing the parser", (6, 7)), parsed("Mail", (8,)))
     merged = merge_shards([left, right], 10)
-    assert [(one.event.title, one.screen_ids) for one in merged.segments] == [
+    assert [(part.event.title, part.screen_ids) for part in merged.segments] == [
         ("Mail", [1]),
         ("Writing the parser", [4, 5, 6, 7]),
         ("Mail", [8]),
     ]
-    assert [one.segment_id for one in merged.segments] == ["seg_1", "seg_2", "seg_3"]
+    assert [part.segment_id for part in merged.segments] == ["seg_1", "seg_2", "seg_3"]
 
 
 def test_a_segment_may_run_through_three_shards() -> None:
     merged = merge_shards([shard(parsed("A talk", (n,))) for n in (1, 2, 3)], 10)
-    assert [one.screen_ids for one in merged.segments] == [[1, 2, 3]]
+    assert [part.screen_ids for part in merged.segments] == [[1, 2, 3]]
 
 
 def test_other_threads_and_other_titles_stay_apart() -> None:
@@ -46,11 +46,11 @@ def test_joining_keeps_both_summaries_all_findings_and_the_best_scores() -> None
         ],
         10,
     )
-    (one,) = merged.segments
-    assert (one.event.importance, one.event.confidence) == (9, 8)
-    assert set(one.event.summary.split("\n")) == {"A test fails.", "Writing code in an editor."}
-    assert ([x.title for x in one.derived.plan], len(one.derived.knowledge)) == (["Fix it"], 1)
-    assert [word.casefold() for word in one.keywords] == ["test", "b"]
+    (joined,) = merged.segments
+    assert (joined.event.importance, joined.event.confidence) == (9, 8)
+    assert set(joined.event.summary.split("\n")) == {"A test fails.", "Writing code in an editor."}
+    assert ([x.title for x in joined.derived.plan], len(joined.derived.knowledge)) == (["Fix it"], 1)
+    assert [word.casefold() for word in joined.keywords] == ["test", "b"]
 
 
 def test_surplus_segments_are_joined_to_neighbours_and_never_dropped() -> None:
@@ -58,14 +58,16 @@ def test_surplus_segments_are_joined_to_neighbours_and_never_dropped() -> None:
     parts[1].event.importance = 1
     merged = merge_shards([shard(*parts)], 4)
     assert len(merged.segments) == 4
-    said = "\n".join(f"{one.event.title}\n{one.event.summary}" for one in merged.segments)
-    assert all(title in said for title in TITLES)
+    texts = "\n".join(f"{part.event.title}\n{part.event.summary}" for part in merged.segments)
+    assert all(title in texts for title in TITLES)
 
 
 def test_entities_and_screenshots_are_not_repeated() -> None:
-    one = VlmIndex.model_validate(index(segment(), shown=(101, 102)))
-    other = VlmIndex.model_validate({"segments": [], "entities": ["PENSTOCK", "Ann"], "screenshots": one.screenshots})
-    merged = merge_shards([one, other], 10)
+    analysis = VlmIndex.model_validate(index(segment(), shown=(101, 102)))
+    other = VlmIndex.model_validate(
+        {"segments": [], "entities": ["PENSTOCK", "Ann"], "screenshots": analysis.screenshots}
+    )
+    merged = merge_shards([analysis, other], 10)
     assert merged.entities == ["Penstock", "Ann"]
     assert [shot.screenshot_id for shot in merged.screenshots] == [101, 102]
 
@@ -79,7 +81,7 @@ def test_similar_titles_share_most_of_their_words() -> None:
 
 @st.composite
 def shards(draw: st.DrawFn) -> list[VlmIndex]:
-    found = []
+    analyses = []
     for number in range(draw(st.integers(0, 4))):
         screens = range(number * 5 + 1, number * 5 + 6)
         parts = [
@@ -90,22 +92,22 @@ def shards(draw: st.DrawFn) -> list[VlmIndex]:
             )
             for place in range(draw(st.integers(0, 5)))
         ]
-        found.append(shard(*parts))
-    return found
+        analyses.append(shard(*parts))
+    return analyses
 
 
 @given(shards(), st.integers(1, 12))
 def test_no_segment_is_lost_or_repeated(results: list[VlmIndex], most: int) -> None:
     merged = merge_shards(results, most)
-    given_ = [one for result in results for one in result.segments]
-    assert len(merged.segments) <= min(most, len(given_))
-    for one in given_:
-        (plan,) = one.derived.plan
+    before = [part for result in results for part in result.segments]
+    assert len(merged.segments) <= min(most, len(before))
+    for part in before:
+        (plan,) = part.derived.plan
         holders = [other for other in merged.segments if plan in other.derived.plan]
         assert len(holders) == 1
-        assert set(one.screen_ids) <= set(holders[0].screen_ids)
-        said = f"{holders[0].event.title}\n{holders[0].event.summary}"
-        assert one.event.title in said or "…" in said
-    same = [(tuple(one.screen_ids), one.event.title) for one in merged.segments]
-    assert len(same) == len(set(same)) or most < len(given_)
-    assert len({one.segment_id for one in merged.segments}) == len(merged.segments)
+        assert set(part.screen_ids) <= set(holders[0].screen_ids)
+        text = f"{holders[0].event.title}\n{holders[0].event.summary}"
+        assert part.event.title in text or "…" in text
+    same = [(tuple(part.screen_ids), part.event.title) for part in merged.segments]
+    assert len(same) == len(set(same)) or most < len(before)
+    assert len({part.segment_id for part in merged.segments}) == len(merged.segments)

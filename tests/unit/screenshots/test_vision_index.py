@@ -32,11 +32,11 @@ ANY_JSON = st.recursive(
 
 @pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "  {}\n"])
 def test_reply_of_the_design_is_read_bare_or_fenced(wrap: str) -> None:
-    found = read_index(wrap.replace("{}", json.dumps(index(segment()))), SENT)
-    (one,) = found.value.segments
-    assert (one.event.title, one.screen_ids, one.merge_hint.decision) == ("Writing a test", [1, 2], "NEW")
-    assert found.value.screenshots[0].app_guess is not None
-    assert found.notes == ()
+    reading = read_index(wrap.replace("{}", json.dumps(index(segment()))), SENT)
+    (parsed,) = reading.value.segments
+    assert (parsed.event.title, parsed.screen_ids, parsed.merge_hint.decision) == ("Writing a test", [1, 2], "NEW")
+    assert reading.value.screenshots[0].app_guess is not None
+    assert reading.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_a_reply_without_segments_is_valid() -> None:
 
 def test_unsent_screenshots_are_left_out_and_named() -> None:
     reply = index(segment("Kept", (1, 9)), segment("Gone", (7,)), shown=(101, 999, 101))
-    found = read_index(json.dumps(reply), SENT)
-    assert [one.screen_ids for one in found.value.segments] == [[1]]
-    assert [one.screenshot_id for one in found.value.screenshots] == [101]
-    assert len(found.notes) == 4
-    assert any("999" in note for note in found.notes)
+    reading = read_index(json.dumps(reply), SENT)
+    assert [parsed.screen_ids for parsed in reading.value.segments] == [[1]]
+    assert [parsed.screenshot_id for parsed in reading.value.screenshots] == [101]
+    assert len(reading.notes) == 4
+    assert any("999" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(("value", "score"), [(7, 7), ("8", 8), (11, 10), (-2, 0), (6.6, 7), (None, 5), ("7.5", 8)])
@@ -95,31 +95,31 @@ def test_valid_parts_of_an_invalid_reply_are_kept() -> None:
     reply = index(segment(), {"screen_ids": [1]}, {}, bad)
     with pytest.raises(BadReply):
         read_index(json.dumps(reply), SENT)
-    found = usable_index(json.dumps(reply), SENT)
-    assert found is not None
-    assert [one.event.title for one in found.value.segments] == ["Writing a test", "Half"]
-    assert [one.title for one in found.value.segments[1].derived.knowledge] == ["Kept"]
+    reading = usable_index(json.dumps(reply), SENT)
+    assert reading is not None
+    assert [parsed.event.title for parsed in reading.value.segments] == ["Writing a test", "Half"]
+    assert [parsed.title for parsed in reading.value.segments[1].derived.knowledge] == ["Kept"]
 
 
 def test_parts_before_a_truncation_are_kept() -> None:
     text = json.dumps(index(segment("One"), segment("Two", (3,))))
     cut = text[: text.index("Two") + 2]
-    found = usable_index(cut, SENT)
-    assert found is not None
-    assert [one.event.title for one in found.value.segments] == ["One"]
+    reading = usable_index(cut, SENT)
+    assert reading is not None
+    assert [parsed.event.title for parsed in reading.value.segments] == ["One"]
     assert usable_index(text[:20], SENT) is None
 
 
 def test_after_a_repair_the_valid_reply_wins_else_the_one_with_most_valid_parts() -> None:
     whole, bad = json.dumps(index(segment("Whole"))), {"screen_ids": [1]}
-    two = json.dumps(index(segment("One"), segment("Two"), bad))
-    one = json.dumps(index(segment("Only"), bad))
-    assert best_index([two, whole], SENT).value.segments[0].event.title == "Whole"
-    assert best_index([whole, two], SENT).value.segments[0].event.title == "Whole"
-    found = best_index([two, one], SENT)
-    assert [part.event.title for part in found.value.segments] == ["One", "Two"]
-    assert "valid parts" in found.notes[-1]
-    assert [part.event.title for part in best_index([one, "sorry"], SENT).value.segments] == ["Only"]
+    double = json.dumps(index(segment("One"), segment("Two"), bad))
+    single = json.dumps(index(segment("Only"), bad))
+    assert best_index([double, whole], SENT).value.segments[0].event.title == "Whole"
+    assert best_index([whole, double], SENT).value.segments[0].event.title == "Whole"
+    best = best_index([double, single], SENT)
+    assert [part.event.title for part in best.value.segments] == ["One", "Two"]
+    assert "valid parts" in best.notes[-1]
+    assert [part.event.title for part in best_index([single, "sorry"], SENT).value.segments] == ["Only"]
     with pytest.raises(BadReply, match="not JSON"):
         best_index(["sorry", ""], SENT)
 
@@ -131,7 +131,7 @@ def test_numbers_beyond_floats_are_clamped_like_others() -> None:
 
 def test_names_of_entities_may_be_bare() -> None:
     reply = MergeReply.model_validate({"title": "x", "entities": ["Ann", {"name": "Bob", "entityType": "person"}]})
-    assert [(one.name, one.entity_type) for one in reply.entities] == [("Ann", ""), ("Bob", "person")]
+    assert [(entity.name, entity.entity_type) for entity in reply.entities] == [("Ann", ""), ("Bob", "person")]
     assert EntityMention(name="Ann", entity_type="person").model_dump(by_alias=True)["entityType"] == "person"
 
 
@@ -188,9 +188,9 @@ def test_a_damaged_reply_is_parsed_or_refused_and_its_valid_segment_is_kept(
     sound = segment("Sound", (3,))
     text = json.dumps({"segments": [sound, mutated(index(segment())["segments"][0], path, value)]})
     for damaged in (text, text[: max(len(json.dumps(sound)) + 14, cut)]):
-        found = usable_index(damaged, SENT)
-        assert found is not None
-        assert found.value.segments[0].event.title == "Sound"
+        reading = usable_index(damaged, SENT)
+        assert reading is not None
+        assert reading.value.segments[0].event.title == "Sound"
     with suppress(BadReply):
         whole = read_index(text, SENT).value
         assert VlmIndex.model_validate_json(whole.model_dump_json()) == whole

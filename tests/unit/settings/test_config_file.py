@@ -23,14 +23,14 @@ input = 1
 
 
 def test_a_changed_key_leaves_comments_and_other_tables_as_they_are() -> None:
-    found = changed(TEXT, [(("providers", "ai"), {"api_key": 'new "x"\\', "model": "m"})])
-    assert found == TEXT.replace("api_key = 'old'\n", 'api_key = "new \\"x\\"\\\\"\nmodel = "m"\n')
+    text = changed(TEXT, [(("providers", "ai"), {"api_key": 'new "x"\\', "model": "m"})])
+    assert text == TEXT.replace("api_key = 'old'\n", 'api_key = "new \\"x\\"\\\\"\nmodel = "m"\n')
 
 
 def test_tables_that_are_not_there_are_added_at_the_end() -> None:
-    found = changed(TEXT, [(("providers", "b"), {"model": "m"}), (("providers", "b", "prices", "m:1"), {"input": 2.5})])
-    assert found.startswith(TEXT)
-    assert tomllib.loads(found)["providers"]["b"] == {"model": "m", "prices": {"m:1": {"input": 2.5}}}
+    text = changed(TEXT, [(("providers", "b"), {"model": "m"}), (("providers", "b", "prices", "m:1"), {"input": 2.5})])
+    assert text.startswith(TEXT)
+    assert tomllib.loads(text)["providers"]["b"] == {"model": "m", "prices": {"m:1": {"input": 2.5}}}
     assert changed("", [(("providers", "b"), {"model": "m"})]) == '[providers.b]\nmodel = "m"\n'
 
 

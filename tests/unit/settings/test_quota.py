@@ -18,8 +18,8 @@ from pipeline.settings.quota import next_reset, zone
     ],
 )
 def test_half_past_four_in_the_afternoon_at_utc_8(now: str, expected: str) -> None:
-    found = next_reset(datetime.fromisoformat(now), time(16, 30), zone("UTC+8"))
-    assert found == datetime.fromisoformat(expected)
+    reset = next_reset(datetime.fromisoformat(now), time(16, 30), zone("UTC+8"))
+    assert reset == datetime.fromisoformat(expected)
 
 
 def test_a_reset_follows_daylight_saving() -> None:

@@ -12,11 +12,11 @@ SENTINELS = "sentinel://:p%2Fw@s1:1001,s2,[::1]:1003/4?master=mymaster&sentinel_
 
 
 def test_one_server() -> None:
-    found = RedisUrl.parse("redis://user:p%40ss@cache.example:6380/3")
-    assert (found.hosts, found.db) == ((("cache.example", 6380),), 3)
-    assert (found.username, found.password, found.tls) == ("user", "p@ss", {})
-    assert found.celery == "redis://user:p%40ss@cache.example:6380/3"
-    assert found.shown == "redis://cache.example:6380/3"
+    url = RedisUrl.parse("redis://user:p%40ss@cache.example:6380/3")
+    assert (url.hosts, url.db) == ((("cache.example", 6380),), 3)
+    assert (url.username, url.password, url.tls) == ("user", "p@ss", {})
+    assert url.celery == "redis://user:p%40ss@cache.example:6380/3"
+    assert url.shown == "redis://cache.example:6380/3"
 
 
 def test_what_is_not_said_is_as_everywhere() -> None:
@@ -27,19 +27,19 @@ def test_what_is_not_said_is_as_everywhere() -> None:
 
 
 def test_a_socket() -> None:
-    found = RedisUrl.parse("unix://:secret@/run/a@b/redis.sock?db=2")
-    assert (found.path, found.db, found.password) == ("/run/a@b/redis.sock", 2, "secret")
-    assert found.celery == "redis+socket://:secret@/run/a%40b/redis.sock?virtual_host=2"
-    assert found.shown == "unix:///run/a@b/redis.sock"
+    url = RedisUrl.parse("unix://:secret@/run/a@b/redis.sock?db=2")
+    assert (url.path, url.db, url.password) == ("/run/a@b/redis.sock", 2, "secret")
+    assert url.celery == "redis+socket://:secret@/run/a%40b/redis.sock?virtual_host=2"
+    assert url.shown == "unix:///run/a@b/redis.sock"
 
 
 def test_several_sentinels() -> None:
-    found = RedisUrl.parse(SENTINELS)
-    assert found.hosts == (("s1", 1001), ("s2", 26379), ("::1", 1003))
-    assert (found.master, found.db) == ("mymaster", 4)
-    assert (found.password, found.sentinel_password) == ("p/w", "x&y")
-    assert found.celery == "sentinel://:p%2Fw@s1:1001/4;sentinel://:p%2Fw@s2:26379/4;sentinel://:p%2Fw@[::1]:1003/4"
-    assert found.shown == "sentinel://s1:1001,s2:26379,[::1]:1003/4"
+    url = RedisUrl.parse(SENTINELS)
+    assert url.hosts == (("s1", 1001), ("s2", 26379), ("::1", 1003))
+    assert (url.master, url.db) == ("mymaster", 4)
+    assert (url.password, url.sentinel_password) == ("p/w", "x&y")
+    assert url.celery == "sentinel://:p%2Fw@s1:1001/4;sentinel://:p%2Fw@s2:26379/4;sentinel://:p%2Fw@[::1]:1003/4"
+    assert url.shown == "sentinel://s1:1001,s2:26379,[::1]:1003/4"
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_certificates_are_verified_unless_the_url_says_otherwise(tmp_path: Path)
     authority = tmp_path / "ca.pem"
     authority.touch()
     assert RedisUrl.parse("rediss://cache").tls == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
-    found = RedisUrl.parse(f"rediss://cache?ssl_ca_certs={authority}&ssl_check_hostname=false")
-    assert found.tls == {"ssl_ca_certs": str(authority), "ssl_cert_reqs": "required", "ssl_check_hostname": False}
-    found = RedisUrl.parse("rediss://cache?ssl_cert_reqs=CERT_NONE")
-    assert found.tls == {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
-    found = RedisUrl.parse("sentinel://s1,s2?master=m&ssl=true")
-    assert found.tls == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+    url = RedisUrl.parse(f"rediss://cache?ssl_ca_certs={authority}&ssl_check_hostname=false")
+    assert url.tls == {"ssl_ca_certs": str(authority), "ssl_cert_reqs": "required", "ssl_check_hostname": False}
+    url = RedisUrl.parse("rediss://cache?ssl_cert_reqs=CERT_NONE")
+    assert url.tls == {"ssl_cert_reqs": "none", "ssl_check_hostname": False}
+    url = RedisUrl.parse("sentinel://s1,s2?master=m&ssl=true")
+    assert url.tls == {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         (f"http://:{SECRET}@cache", "must begin with redis://, rediss://, unix:// or sentinel://"),
         (SECRET, "must begin with"),
@@ -101,10 +101,12 @@ def test_certificates_are_verified_unless_the_url_says_otherwise(tmp_path: Path)
         (f"redis://[{SECRET}]", "a port must be"),
     ],
 )
-def test_a_mistake_is_said_without_the_password(url: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_about_a_bad_url_hides_the_password(
+    url: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(RedisUrlError) as caught:
         RedisUrl.parse(url)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert SECRET not in str(caught.value)
     # Nor where a worker that does not start leaves pydantic's error with all that it knows.
     monkeypatch.setenv("PENSTOCK_REDIS_URL", url)
@@ -114,7 +116,7 @@ def test_a_mistake_is_said_without_the_password(url: str, said: str, monkeypatch
 
 
 def test_no_password_is_shown() -> None:
-    found = RedisUrl.parse(SENTINELS.replace("p%2Fw", SECRET).replace("x%26y", SECRET))
-    assert (found.password, found.sentinel_password) == (SECRET, SECRET)
-    assert SECRET not in f"{found!r} {found} {found.shown}"
-    assert pickle.loads(pickle.dumps(found)) == found
+    url = RedisUrl.parse(SENTINELS.replace("p%2Fw", SECRET).replace("x%26y", SECRET))
+    assert (url.password, url.sentinel_password) == (SECRET, SECRET)
+    assert SECRET not in f"{url!r} {url} {url.shown}"
+    assert pickle.loads(pickle.dumps(url)) == url

@@ -248,9 +248,9 @@ def test_nodes_have_the_addresses_of_gateways(monkeypatch: pytest.MonkeyPatch) -
     assert (desk.model, desk.when_no_node) == ("", "error")
     for wrong in ("http://a", " , ", "ws://", f"ws://user:{SECRET}@a", "ws://a:port", "ws://a,ftp://b"):
         monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__BASE_URL", wrong)
-        said = refused()
-        assert "wss://host" in said
-        assert SECRET not in said
+        message = refused()
+        assert "wss://host" in message
+        assert SECRET not in message
 
 
 def test_an_error_in_the_file_names_the_field(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_an_error_in_the_file_names_the_field(tmp_path: Path) -> None:
     assert "documents.max_pages" in refused().splitlines()
 
 
-def test_no_secret_is_in_what_settings_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_show_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__API_KEY", SECRET)
     monkeypatch.setenv("PENSTOCK_DATABASE_URL", f"postgresql://user:{SECRET}@db/penstock")
     monkeypatch.setenv("PENSTOCK_REDIS_URL", f"redis://:{SECRET}@cache:6379/0")
@@ -338,14 +338,14 @@ def test_what_is_no_json_is_named_with_an_example(
 @pytest.mark.parametrize(
     "setting", ["SCREENSHOTS__VISION_PROVIDER", "SCREENSHOTS__EMBEDDINGS_PROVIDER", "MUSIC__PROVIDER"]
 )
-def test_an_unknown_provider_of_a_flow_is_said_with_its_variable_and_how_to_add_it(
+def test_an_unknown_provider_of_a_flow_is_named_with_its_variable_and_the_command_to_add_it(
     monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     monkeypatch.setenv(f"PENSTOCK_{setting}", "eye")
     monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__MODEL", "m")
-    said = refused()
-    assert f"PENSTOCK_{setting}: there is no provider 'eye' (known are ai)" in said
-    assert "PENSTOCK_PROVIDERS__EYE__BASE_URL" in said
+    message = refused()
+    assert f"PENSTOCK_{setting}: there is no provider 'eye' (known are ai)" in message
+    assert "PENSTOCK_PROVIDERS__EYE__BASE_URL" in message
 
 
 class GreetingSettings(BaseModel):
@@ -362,18 +362,16 @@ def greetings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("greetings")
-def test_what_is_misspelt_in_the_settings_of_a_further_flow_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_misspelt_setting_of_an_added_flow_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     write_config(tmp_path, "[greetings]\nrepeat = 2\n")
     monkeypatch.setenv("PENSTOCK_GREETINGS__WORD", "[]")
     settings = Settings()
     assert settings.sections_set == {"greetings"}
     with pytest.raises(UnreadableSettingsError) as caught:
         settings.section("greetings", GreetingSettings)
-    said = str(caught.value)
-    assert "PENSTOCK_GREETINGS__WORD is not a setting; did you mean PENSTOCK_GREETINGS__WORDS?" in said
-    assert "greetings.repeat in" in said
+    message = str(caught.value)
+    assert "PENSTOCK_GREETINGS__WORD is not a setting; did you mean PENSTOCK_GREETINGS__WORDS?" in message
+    assert "greetings.repeat in" in message
 
 
 @pytest.mark.usefixtures("greetings")
@@ -382,15 +380,15 @@ def test_a_further_flow_brings_its_own_settings(monkeypatch: pytest.MonkeyPatch,
     write_config(tmp_path, "[greetings]\nwords = ['hi']\nrepeats = 2\n")
     monkeypatch.setenv("PENSTOCK_GREETINGS__REPEATS", "3")
     settings = Settings()
-    found = settings.section("greetings", GreetingSettings)
-    assert (found.words, found.repeats) == (["hi"], 3)
+    greetings = settings.section("greetings", GreetingSettings)
+    assert (greetings.words, greetings.repeats) == (["hi"], 3)
     monkeypatch.setenv("PENSTOCK_GREETINGS__REPEATS", "4")
-    assert settings.section("greetings", GreetingSettings) is found
+    assert settings.section("greetings", GreetingSettings) is greetings
     assert Settings().section("greetings", GreetingSettings).repeats == 4
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "error", "said"),
+    ("variable", "value", "error", "message"),
     [
         ("REPEATS", "0", ValidationError, "greetings.repeats\n  Input should be greater than or equal to 1"),
         ("WORDS", "hi", UnreadableSettingsError, "PENSTOCK_GREETINGS__WORDS must be JSON, like PEN"),
@@ -404,9 +402,9 @@ def test_a_further_flow_brings_its_own_settings(monkeypatch: pytest.MonkeyPatch,
 )
 @pytest.mark.usefixtures("greetings")
 def test_settings_that_a_flow_brings_are_refused_like_all_others(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: type[Exception], said: str
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: type[Exception], message: str
 ) -> None:
     monkeypatch.setenv(f"PENSTOCK_GREETINGS__{variable}", value)
     with pytest.raises(error) as caught:
         Settings().section("greetings", GreetingSettings)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

@@ -22,7 +22,7 @@ def test_servers_and_files(url: str, driver: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         (SECRET, "it cannot be parsed, or a port is not a number"),
         (f"postgresql://u:{SECRET}@h:{SECRET}/x", "it cannot be parsed, or a port is not a number"),
@@ -32,14 +32,14 @@ def test_servers_and_files(url: str, driver: str) -> None:
         (f"{SECRET}://u@h/x", "must begin with"),
     ],
 )
-def test_what_is_none_is_said_without_a_word_of_it(url: str, said: str) -> None:
+def test_the_message_about_a_bad_url_contains_nothing_of_it(url: str, message: str) -> None:
     with pytest.raises(UserError, match="PENSTOCK_DATABASE_URL is not a database URL") as caught:
         database_url.read(url)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert SECRET not in str(caught.value)
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-def test_it_is_shown_without_passwords() -> None:
-    found = database_url.read(f"postgresql://u:{SECRET}@h:5433/x?password={SECRET}&sslmode=require")
-    assert database_url.shown(found) == "postgresql+psycopg://u:***@h:5433/x"
+def test_a_database_url_is_shown_without_passwords() -> None:
+    url = database_url.read(f"postgresql://u:{SECRET}@h:5433/x?password={SECRET}&sslmode=require")
+    assert database_url.shown(url) == "postgresql+psycopg://u:***@h:5433/x"

@@ -11,10 +11,10 @@ def test_files_are_counted_and_links_not_followed(tmp_path: Path) -> None:
     (inner / "a").write_bytes(b"x" * 700)
     (tmp_path / "outside").write_bytes(b"x" * 9000)
     (inner / "away").symlink_to(tmp_path)
-    found = footprint(tmp_path / "data", 60)
-    assert (found.files, found.is_whole) == (2, True)
-    assert 700 <= found.counted < 2000
-    assert 0 < found.free < found.disk
+    size = footprint(tmp_path / "data", 60)
+    assert (size.files, size.is_whole) == (2, True)
+    assert 700 <= size.counted < 2000
+    assert 0 < size.free < size.disk
 
 
 def test_it_does_not_look_for_longer_than_it_may(tmp_path: Path) -> None:

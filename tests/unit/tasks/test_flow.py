@@ -8,7 +8,7 @@ from tasks.flow import summary
 
 
 @pytest.mark.parametrize(
-    ("settled", "said"),
+    ("settled", "text"),
     [
         (Settled(2), "2 batches"),
         (Settled(1, status=WorkStatus.SUCCEEDED), "1 batch"),
@@ -17,5 +17,5 @@ from tasks.flow import summary
         (Settled(), "nothing to do"),
     ],
 )
-def test_a_message_sums_up_what_it_did(settled: Settled, said: str) -> None:
-    assert summary(settled, "batch") == said
+def test_a_tasks_result_sums_up_its_work(settled: Settled, text: str) -> None:
+    assert summary(settled, "batch") == text

@@ -58,7 +58,7 @@ def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypat
     assert looked.empty()
 
 
-def test_whatever_is_wrong_with_the_rows_gates_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gates_are_synced_again_after_an_error_in_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: queue.SimpleQueue[None] = queue.SimpleQueue()
     stopped = threading.Event()
 

@@ -8,8 +8,8 @@ import tasks.app  # noqa: F401  # connects what listens
 
 
 def test_a_worker_that_is_its_own_pool_keeps_its_connections() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    near, far = socket.socketpair()
+    with near, far:
         worker_process_init.send(sender=None)
-        ours.send(b"still here")
-        assert theirs.recv(10) == b"still here"
+        near.send(b"still here")
+        assert far.recv(10) == b"still here"

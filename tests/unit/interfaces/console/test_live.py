@@ -33,7 +33,7 @@ class Stream:
         self.events.append(Event(len(self.events) + 1, kind, "documents", "document", "d1", "COMPLETED", now, {}))
 
     def since(self, seq: int) -> list[Event]:
-        return [one for one in self.events if one.seq > seq]
+        return [event for event in self.events if event.seq > seq]
 
     def progress_since(self, number: int) -> list[Any]:
         return []
@@ -49,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "RETRY_S", 0.01)
 
 
-def looked_at(
+def followed(
     feed: Stream, render: Callable[[], dict[str, str]], body: Callable[[Topic], Awaitable[None]], kind: str = ""
 ) -> Topic:
     """Run `body` while a client watches the page that `render` returns."""
@@ -72,7 +72,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def test_only_what_changed_is_sent_after_the_first_time() -> None:
+def test_only_changed_fragments_are_sent_after_the_first_time() -> None:
     feed, pages = Stream(), {"n": 1}
 
     async def body(topic: Topic) -> None:
@@ -84,10 +84,10 @@ def test_only_what_changed_is_sent_after_the_first_time() -> None:
         await until(lambda: topic.version == 2)
         assert topic.since(1) == '<hx-partial hx-target="#head" hx-swap="outerMorph"><b id="head">2</b></hx-partial>'
 
-    looked_at(feed, lambda: {"head": f'<b id="head">{pages["n"]}</b>', "still": '<i id="still">0</i>'}, body)
+    followed(feed, lambda: {"head": f'<b id="head">{pages["n"]}</b>', "still": '<i id="still">0</i>'}, body)
 
 
-def test_what_is_gone_is_taken_away() -> None:
+def test_a_fragment_that_disappears_is_deleted() -> None:
     feed, shown = Stream(), {"row": "<i id='row'></i>"}
 
     async def body(topic: Topic) -> None:
@@ -97,7 +97,7 @@ def test_what_is_gone_is_taken_away() -> None:
         await until(lambda: topic.version == 2)
         assert topic.since(1) == '<hx-partial hx-target="#row" hx-swap="delete"></hx-partial>'
 
-    looked_at(feed, lambda: dict(shown), body)
+    followed(feed, lambda: dict(shown), body)
 
 
 def test_many_events_are_few_renderings_and_the_last_state_is_shown() -> None:
@@ -112,7 +112,7 @@ def test_many_events_are_few_renderings_and_the_last_state_is_shown() -> None:
             feed.happen()
         await until(lambda: topic.shown.get("n", (0, ""))[1] == "2000")
 
-    looked_at(feed, render, body)
+    followed(feed, render, body)
     assert rendered[0] < 100
 
 
@@ -124,7 +124,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
         rendered[0] += 1
         return {"n": f"page {feed.last}"}
 
-    async def look(topic: Topic, sent: list[str]) -> None:
+    async def follow(topic: Topic, sent: list[str]) -> None:
         version = 0
         while True:
             changed = topic.changed  # before the first render, as the stream does
@@ -136,7 +136,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
             await changed.wait()
 
     async def body(topic: Topic) -> None:
-        consoles = [asyncio.create_task(look(topic, sent)) for sent in seen]
+        consoles = [asyncio.create_task(follow(topic, sent)) for sent in seen]
         for number in range(2000):
             feed.happen("document.page_completed")
             if number % 100 == 0:
@@ -144,7 +144,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
         async with asyncio.timeout(60):
             await asyncio.gather(*consoles)
 
-    looked_at(feed, render, body)
+    followed(feed, render, body)
     assert all(sent[-1].endswith(">page 2000</hx-partial>") for sent in seen)
     assert rendered[0] < 100, "not one for each event, nor for each console"
 
@@ -161,11 +161,11 @@ def test_events_of_others_render_nothing() -> None:
         feed.happen("music_run.completed")
         await asyncio.sleep(0.1)
 
-    looked_at(feed, render, body, "document.completed")
+    followed(feed, render, body, "document.completed")
     assert rendered[0] == 1
 
 
-def test_a_rendering_that_fails_is_made_again() -> None:
+def test_a_failed_rendering_is_retried() -> None:
     feed, tries = Stream(), [0]
 
     def render() -> dict[str, str]:
@@ -177,10 +177,10 @@ def test_a_rendering_that_fails_is_made_again() -> None:
     async def body(topic: Topic) -> None:
         await until(lambda: topic.version == 1)
 
-    assert looked_at(feed, render, body).since(0).endswith(">1</hx-partial>")
+    assert followed(feed, render, body).since(0).endswith(">1</hx-partial>")
 
 
-def test_what_could_not_be_shown_for_a_while_is_shown_again_and_the_place_for_sentences_stays() -> None:
+def test_a_fragment_returns_after_a_failed_rendering_and_the_message_line_stays() -> None:
     feed, tries = Stream(), [0]
 
     def render() -> dict[str, str]:
@@ -192,7 +192,7 @@ def test_what_could_not_be_shown_for_a_while_is_shown_again_and_the_place_for_se
     async def body(topic: Topic) -> None:
         await until(lambda: "n" in topic.shown)
 
-    sent = looked_at(feed, render, body).since(1)
+    sent = followed(feed, render, body).since(1)
     assert 'id="said" role="status" aria-live="polite"></div>' in sent
     assert "delete" not in sent
 
@@ -206,4 +206,4 @@ def test_what_was_deleted_says_so_instead_of_standing_still() -> None:
     async def body(topic: Topic) -> None:
         await until(lambda: topic.version == 1)
 
-    assert "there is no document d1" in looked_at(feed, render, body).since(0)
+    assert "there is no document d1" in followed(feed, render, body).since(0)

@@ -22,19 +22,19 @@ def fresh(text: str) -> str:
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks of children."""
-    asked: list[str] = []
+    texts: list[str] = []
     ask = child.Session.ask
 
-    def counted(session: child.Session, task: dict[str, str], *given: object) -> object:
-        asked.append(task["task"])
-        return ask(session, task, *given)  # type: ignore[arg-type]
+    def counted(session: child.Session, task: dict[str, str], *arguments: object) -> object:
+        texts.append(task["task"])
+        return ask(session, task, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(child.Session, "ask", counted)
-    return asked
+    return texts
 
 
 @pytest.mark.parametrize("text", [PICTURES, "![" * 200_000], ids=["pictures", "brackets"])
-def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_not_tried_again(
+def test_a_text_past_its_time_limit_is_shown_as_source_and_not_retried(
     text: str, tasks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(effort, "_LIMITS", replace(effort._LIMITS, timeout_s=0.3, total_s=0.3))
@@ -72,12 +72,12 @@ def test_a_caller_whose_texts_are_being_rendered_gets_further_ones_as_they_were_
     assert html([text], CALLER).note == ""
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_rendered_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "_MOST_KEPT", 1_000)
-    kept = markdown._Kept()
+    cache = markdown._Kept()
     for number in range(10):
-        kept.put(b"%d" % number, ["a" * 100])
-    assert [number for number in range(10) if kept.get(b"%d" % number)] == [7, 8, 9]
+        cache.put(b"%d" % number, ["a" * 100])
+    assert [number for number in range(10) if cache.get(b"%d" % number)] == [7, 8, 9]
 
 
 def test_a_text_without_end_is_cut() -> None:

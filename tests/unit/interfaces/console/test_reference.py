@@ -58,36 +58,36 @@ DOCUMENT: dict[str, Any] = {
 
 @pytest.fixture
 def change() -> Operation:
-    return next(one for one in reference.operations(DOCUMENT) if one.id == "things_change")
+    return next(operation for operation in reference.operations(DOCUMENT) if operation.id == "things_change")
 
 
-def test_operations_are_found_by_all_of_their_words() -> None:
+def test_a_search_finds_operations_that_have_all_its_words() -> None:
     known = reference.operations(DOCUMENT)
-    assert [(one.subject, one.method, one.path) for one in known] == [
+    assert [(operation.subject, operation.method, operation.path) for operation in known] == [
         ("the server", "GET", "/health"),
         ("things", "POST", "/things/{thing_id}"),
     ]
-    assert [one.id for one in reference.search(known, "WAIT stays")] == ["things_change"]
+    assert [operation.id for operation in reference.search(known, "WAIT stays")] == ["things_change"]
     assert reference.search(known, "wait for it") == []
 
 
-def test_parameters_and_bodies_are_said_in_words(change: Operation) -> None:
+def test_parameters_and_bodies_are_described_in_words(change: Operation) -> None:
     thing_id, wait = reference.parameters(DOCUMENT, change)
     assert (thing_id.where, thing_id.required, wait.kind) == ("path", True, "whole number, 0 to 1,000")
     [body] = reference.request_bodies(DOCUMENT, change)
     colour, inner, *_ = body.fields
     assert (colour.kind, colour.required, inner.kind) == ("red | it's blue", True, "anything or null")
-    assert max(one.depth for one in body.fields) == reference.DEEPEST, "what is within itself ends"
+    assert max(field.depth for field in body.fields) == reference.DEEPEST, "what is within itself ends"
     assert json.loads(body.example)["colour"] == "red"
 
 
-def test_problems_are_told_apart_from_what_is_hoped_for(change: Operation) -> None:
+def test_problems_are_separate_from_the_good_answer(change: Operation) -> None:
     hoped, problem = reference.answers(DOCUMENT, change)
     assert (hoped.status, problem.status, problem.bodies) == ("200", "404", [])
-    assert "made_at" in {one.name for one in hoped.bodies[0].fields}
+    assert "made_at" in {field.name for field in hoped.bodies[0].fields}
 
 
-def test_the_command_is_one_that_a_shell_takes(change: Operation) -> None:
-    said = reference.curl(DOCUMENT, change, "http://127.0.0.1:1", key=True)
-    assert said.startswith('curl -X POST -H "Authorization: Bearer $PENSTOCK_KEY"')
-    assert said.endswith("'http://127.0.0.1:1/things/THING_ID'")
+def test_a_shell_accepts_the_curl_command(change: Operation) -> None:
+    command = reference.curl(DOCUMENT, change, "http://127.0.0.1:1", key=True)
+    assert command.startswith('curl -X POST -H "Authorization: Bearer $PENSTOCK_KEY"')
+    assert command.endswith("'http://127.0.0.1:1/things/THING_ID'")

@@ -34,46 +34,55 @@ TABLE = block("table", "Name\na\tb", header=1, rows=CELLS)
 
 
 def test_every_reference_leads_to_an_item_whose_parent_refers_back() -> None:
-    made = document(page(1, block("heading", "T", level=1), item("a"), item("b", depth=1), TABLE), page(2, item("c")))
+    exported = document(
+        page(1, block("heading", "T", level=1), item("a"), item("b", depth=1), TABLE), page(2, item("c"))
+    )
     seen = set()
 
     def visit(node: Mapping[str, Any]) -> None:
         for ref in node["children"]:
-            child = markup.resolve(made, ref)
+            child = markup.resolve(exported, ref)
             assert child["self_ref"] == ref["$ref"]
             assert child["parent"] == {"$ref": node["self_ref"]}
             seen.add(ref["$ref"])
             visit(child)
 
-    visit(made["body"])
-    assert seen == {found["self_ref"] for kind in ("groups", "texts", "tables", "pictures") for found in made[kind]}
+    visit(exported["body"])
+    assert seen == {
+        element["self_ref"] for kind in ("groups", "texts", "tables", "pictures") for element in exported[kind]
+    }
 
 
 def test_boxes_count_from_the_top_left_and_pages_as_in_the_source() -> None:
-    made = document(page(7, block("paragraph", "words")))
-    (prov,) = made["texts"][0]["prov"]
+    exported = document(page(7, block("paragraph", "words")))
+    (prov,) = exported["texts"][0]["prov"]
     assert prov["bbox"] == {"l": 51.0, "t": 62.2, "r": 365.1, "b": 82.2, "coord_origin": "TOPLEFT"}
     assert (prov["page_no"], prov["charspan"]) == (7, [0, 5])
-    assert made["pages"] == {"7": {"size": {"width": 595.0, "height": 842.0}, "page_no": 7}}
-    assert made["origin"] == {"mimetype": "application/pdf", "binary_hash": 2**64 - 1, "filename": "report.pdf"}
+    assert exported["pages"] == {"7": {"size": {"width": 595.0, "height": 842.0}, "page_no": 7}}
+    assert exported["origin"] == {"mimetype": "application/pdf", "binary_hash": 2**64 - 1, "filename": "report.pdf"}
 
 
 def test_headings_of_the_first_level_are_titles_and_others_count_from_one() -> None:
-    made = document(page(1, block("heading", "A", level=1), block("heading", "B", level=3)))
-    assert [(text["label"], text.get("level")) for text in made["texts"]] == [("title", None), ("section_header", 2)]
+    exported = document(page(1, block("heading", "A", level=1), block("heading", "B", level=3)))
+    assert [(text["label"], text.get("level")) for text in exported["texts"]] == [
+        ("title", None),
+        ("section_header", 2),
+    ]
 
 
 def test_nested_list_hangs_on_the_item_before_it() -> None:
-    made = document(page(1, item("a", "1."), item("b", depth=1), item("c", "2."), block("paragraph", "p"), item("d")))
-    assert [group["parent"]["$ref"] for group in made["groups"]] == ["#/body", "#/texts/0", "#/body"]
-    assert [text["parent"]["$ref"] for text in made["texts"]] == [
+    exported = document(
+        page(1, item("a", "1."), item("b", depth=1), item("c", "2."), block("paragraph", "p"), item("d"))
+    )
+    assert [group["parent"]["$ref"] for group in exported["groups"]] == ["#/body", "#/texts/0", "#/body"]
+    assert [text["parent"]["$ref"] for text in exported["texts"]] == [
         "#/groups/0",
         "#/groups/1",
         "#/groups/0",
         "#/body",
         "#/groups/2",
     ]
-    assert [text.get("enumerated") for text in made["texts"]] == [True, False, True, None, False]
+    assert [text.get("enumerated") for text in exported["texts"]] == [True, False, True, None, False]
 
 
 def test_table_has_cells_spans_and_the_whole_grid() -> None:
@@ -86,16 +95,23 @@ def test_table_has_cells_spans_and_the_whole_grid() -> None:
 
 def test_page_without_a_layout_is_read_from_its_markdown() -> None:
     markdown = {"type": "markdown", "text": "## Head\n\nwords", "bbox": None}
-    made = document({"page": 1, "page_source": 1, "width": None, "height": None, "blocks": [markdown]})
-    assert [(text["label"], text["text"]) for text in made["texts"]] == [("section_header", "Head"), ("text", "words")]
-    assert made["texts"][0]["prov"][0]["bbox"]["r"] == made["pages"]["1"]["size"]["width"] == docling.NOMINAL_PAGE[0]
+    exported = document({"page": 1, "page_source": 1, "width": None, "height": None, "blocks": [markdown]})
+    assert [(text["label"], text["text"]) for text in exported["texts"]] == [
+        ("section_header", "Head"),
+        ("text", "words"),
+    ]
+    assert (
+        exported["texts"][0]["prov"][0]["bbox"]["r"]
+        == exported["pages"]["1"]["size"]["width"]
+        == docling.NOMINAL_PAGE[0]
+    )
 
 
 def test_picture_is_embedded_if_it_is_wanted() -> None:
     picture = block("picture", link="pictures/page-0001-1.png")
     assert "image" not in document(page(1, picture))["pictures"][0]
-    (found,) = document(page(1, picture), picture=lambda link: f"data:image/png;base64,{link[-1]}")["pictures"]
-    assert found["image"] == {
+    (embedded,) = document(page(1, picture), picture=lambda link: f"data:image/png;base64,{link[-1]}")["pictures"]
+    assert embedded["image"] == {
         "mimetype": "image/png",
         "dpi": 150,
         "size": {"width": 654, "height": 42},
@@ -104,7 +120,7 @@ def test_picture_is_embedded_if_it_is_wanted() -> None:
 
 
 def test_html_escapes_texts_and_keeps_structure() -> None:
-    made = document(
+    exported = document(
         page(
             1,
             block("heading", "A & B", level=2),
@@ -115,7 +131,7 @@ def test_html_escapes_texts_and_keeps_structure() -> None:
             block("picture", link=""),
         )
     )
-    html = markup.html(made)
+    html = markup.html(exported)
     assert "<h2>A &amp; B</h2>" in html
     assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in html
     assert '<tr><th colspan="2">Name</th></tr>\n<tr><td>a</td><td>b</td></tr>' in html
@@ -123,9 +139,9 @@ def test_html_escapes_texts_and_keeps_structure() -> None:
 
 
 def test_doctags_say_places_pages_and_tables() -> None:
-    made = document(page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x")))
+    exported = document(page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x")))
     where = "<loc_43><loc_37><loc_307><loc_49>"
-    assert markup.doctags(made).split("\n") == [
+    assert markup.doctags(exported).split("\n") == [
         f"<doctag><section_header_level_1>{where}A</section_header_level_1>",
         f"<otsl>{where}<ched>Name<lcel><nl><fcel>a<fcel>b<nl></otsl>",
         "<page_break>",
@@ -138,25 +154,25 @@ def test_doctags_say_places_pages_and_tables() -> None:
 
 
 def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:
-    made = document(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
-    assert markup.text(made) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
+    exported = document(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
+    assert markup.text(exported) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
 
 
 def test_document_without_text_is_empty_in_every_format() -> None:
-    made = document(page(1))
-    assert (made["texts"], markup.doctags(made), markup.text(made)) == ([], "<doctag>\n</doctag>", "\n")
+    exported = document(page(1))
+    assert (exported["texts"], markup.doctags(exported), markup.text(exported)) == ([], "<doctag>\n</doctag>", "\n")
 
 
 def test_page_that_failed_says_so_where_its_text_would_be() -> None:
     failed = {"page": 2, "page_source": 5, "width": None, "height": None, "blocks": [], "error": "the model\nis down"}
-    made = document(page(4, block("paragraph", "p")), failed)
-    assert [text["text"] for text in made["texts"]] == ["p", "[Page 2 is missing: the model is down]"]
-    assert list(made["pages"]) == ["4", "5"]
+    exported = document(page(4, block("paragraph", "p")), failed)
+    assert [text["text"] for text in exported["texts"]] == ["p", "[Page 2 is missing: the model is down]"]
+    assert list(exported["pages"]) == ["4", "5"]
 
 
 def test_spans_of_small_tables_do_not_add_up_to_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docling, "_MAX_PLACES", 5_000)
     wide = "<table><tr><td colspan=100>a</td></tr>" + "<tr><td>b</td></tr>" * 9 + "</table>\n\n"
-    found = document(page(1, block("markdown", wide * 12)))
-    assert sum(len(row) for table in found["tables"] for row in table["data"]["grid"]) == 5_000
-    assert len(found["texts"]) == 7, "what does not fit is text"
+    exported = document(page(1, block("markdown", wide * 12)))
+    assert sum(len(row) for table in exported["tables"] for row in table["data"]["grid"]) == 5_000
+    assert len(exported["texts"]) == 7, "what does not fit is text"

@@ -21,8 +21,8 @@ def cells(block: dict[str, Any]) -> list[list[str]]:
 
 
 def test_headings_have_their_levels_and_text_has_no_marks_of_emphasis() -> None:
-    found = blocks("# A *b*\n\n### C `d`\n\nText with **bold**,\na [link](http://x) and <sup>2</sup>.")
-    assert [(block["type"], block.get("level"), block["text"]) for block in found] == [
+    parsed = blocks("# A *b*\n\n### C `d`\n\nText with **bold**,\na [link](http://x) and <sup>2</sup>.")
+    assert [(block["type"], block.get("level"), block["text"]) for block in parsed] == [
         ("heading", 1, "A b"),
         ("heading", 3, "C d"),
         ("paragraph", None, "Text with bold, a link and 2."),
@@ -30,8 +30,8 @@ def test_headings_have_their_levels_and_text_has_no_marks_of_emphasis() -> None:
 
 
 def test_lists_have_markers_and_depths_and_an_item_keeps_its_further_paragraphs() -> None:
-    found = blocks("3. one\n   - two\n\n     more\n   - three\n4. four\n\nafter")
-    assert [(block["text"], block.get("marker"), block.get("depth")) for block in found] == [
+    parsed = blocks("3. one\n   - two\n\n     more\n   - three\n4. four\n\nafter")
+    assert [(block["text"], block.get("marker"), block.get("depth")) for block in parsed] == [
         ("one", "3.", 0),
         ("two more", "-", 1),
         ("three", "-", 1),
@@ -45,18 +45,18 @@ def test_code_in_a_list_item_does_not_swallow_the_paragraph_behind_it() -> None:
 
 
 def test_pipe_table_keeps_its_cells_and_its_head() -> None:
-    (found,) = blocks("| a | b |\n| --- | --- |\n| 1<br>2 | x \\| y |\n")
-    assert (cells(found), found["header"]) == ([["a", "b"], ["1 2", "x | y"]], 1)
+    (table,) = blocks("| a | b |\n| --- | --- |\n| 1<br>2 | x \\| y |\n")
+    assert (cells(table), table["header"]) == ([["a", "b"], ["1 2", "x | y"]], 1)
 
 
 def test_html_table_keeps_spans_and_survives_blank_lines() -> None:
-    found = blocks(
+    parsed = blocks(
         "before\n\n<table><thead>\n<tr><th colspan='2'>A &amp; B</th></tr>\n</thead>\n\n"
         '<tr><td rowspan="2">x<br/>y</td><td>1</td></tr>\n\n<tr><td>2</td></tr></table>\n\nafter'
     )
-    assert [block["type"] for block in found] == ["paragraph", "table", "paragraph"]
-    assert cells(found[1]) == [["A & B"], ["x y", "1"], ["2"]]
-    assert (found[1]["header"], found[1]["rows"][0][0]["columns"], found[1]["rows"][1][0]["rows"]) == (1, 2, 2)
+    assert [block["type"] for block in parsed] == ["paragraph", "table", "paragraph"]
+    assert cells(parsed[1]) == [["A & B"], ["x y", "1"], ["2"]]
+    assert (parsed[1]["header"], parsed[1]["rows"][0][0]["columns"], parsed[1]["rows"][1][0]["rows"]) == (1, 2, 2)
 
 
 def test_table_in_a_fence_is_code() -> None:
@@ -64,8 +64,8 @@ def test_table_in_a_fence_is_code() -> None:
 
 
 def test_table_that_never_ends_is_read_to_the_end_of_its_paragraph() -> None:
-    found = blocks("<table><tr><td>a\n\ntext")
-    assert (cells(found[0]), brief("<table><tr><td>a\n\ntext")[1]) == ([["a"]], ("paragraph", "text"))
+    parsed = blocks("<table><tr><td>a\n\ntext")
+    assert (cells(parsed[0]), brief("<table><tr><td>a\n\ntext")[1]) == ([["a"]], ("paragraph", "text"))
 
 
 def test_html_outside_tables_is_text_without_comments_and_scripts() -> None:
@@ -82,15 +82,15 @@ def test_pictures_on_their_own_are_blocks_with_their_links() -> None:
 
 
 def test_spans_that_reach_out_of_the_table_end_with_it() -> None:
-    found = grid(
+    cells = grid(
         [
             [{"text": "a", "rows": 9, "columns": 2}, {"text": "b", "rows": 1, "columns": 1}],
             [{"text": "c", "rows": 1, "columns": 1}],
         ],
         1,
     )
-    assert (found.rows, found.columns) == (2, 3)
-    assert [[cell.text for cell in row] for row in found.places()] == [["a", "a", "b"], ["a", "a", "c"]]
+    assert (cells.rows, cells.columns) == (2, 3)
+    assert [[cell.text for cell in row] for row in cells.places()] == [["a", "a", "b"], ["a", "a", "c"]]
 
 
 def test_cell_that_would_cover_another_keeps_to_its_own_place() -> None:
@@ -103,8 +103,8 @@ def test_cell_that_would_cover_another_keeps_to_its_own_place() -> None:
 
 def test_grid_of_a_table_that_claims_to_be_huge_is_bounded() -> None:
     rows = [[{"text": "x", "rows": 1000, "columns": 1000} for _ in range(50)] for _ in range(500)]
-    found = grid(rows, 0)
-    assert found.rows * found.columns <= MAX_PLACES
+    cells = grid(rows, 0)
+    assert cells.rows * cells.columns <= MAX_PLACES
 
 
 @given(st.text(alphabet=st.sampled_from("#->|`*_[]()!<table/rhd>\n 1.a"), max_size=200))
@@ -116,10 +116,10 @@ def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
         "height": None,
         "blocks": [{"type": "markdown", "text": markdown, "bbox": None}],
     }
-    made = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
-    assert markup.html(made).endswith("</html>\n")
-    assert markup.doctags(made).endswith("</doctag>")
-    assert markup.text(made).endswith("\n")
+    exported = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
+    assert markup.html(exported).endswith("</html>\n")
+    assert markup.doctags(exported).endswith("</doctag>")
+    assert markup.text(exported).endswith("\n")
 
 
 MARKS = ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table><tr><td ", "<x '"]

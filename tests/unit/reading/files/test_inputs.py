@@ -9,12 +9,12 @@ from pipeline.interfaces.cli.convert.job import passed_over
 from pipeline.reading.files.inputs import discover, is_input_below, other_files
 
 
-def test_folders_give_what_is_below_them_sorted(tmp_path):
+def test_a_folder_yields_the_files_below_it_in_order(tmp_path):
     for name in ("b.PDF", "a.png", "sub/c.tiff", "notes.txt", ".hidden.pdf", ".git/d.pdf", "sub/e.jpeg"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    found = [path.relative_to(tmp_path).as_posix() for path in discover([tmp_path])]
-    assert found == ["a.png", "b.PDF", "sub/c.tiff", "sub/e.jpeg"]
+    names = [path.relative_to(tmp_path).as_posix() for path in discover([tmp_path])]
+    assert names == ["a.png", "b.PDF", "sub/c.tiff", "sub/e.jpeg"]
 
 
 def test_files_are_taken_as_named_and_once(tmp_path):

@@ -55,9 +55,9 @@ def test_frames_of_a_tiff_are_pages(tmp_path):
     path = tmp_path / "fax.tif"
     frames = [Image.new("1", (100 + n, 50)) for n in range(5)]
     frames[0].save(path, save_all=True, append_images=frames[1:])
-    told: list[float] = []
-    assert inspect(path, LIMITS, told.append).pages == 5
-    assert len(told) == 5  # each frame has time of its own
+    progress: list[float] = []
+    assert inspect(path, LIMITS, progress.append).pages == 5
+    assert len(progress) == 5  # each frame has time of its own
 
 
 def test_animation_is_its_first_picture(tmp_path):
@@ -151,16 +151,16 @@ def test_broken_pdfs_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff"])
-@pytest.mark.parametrize("kept", [0.05, 0.5, 0.95])
-def test_pictures_that_are_cut_off_are_refused(tmp_path, name, kept):
+@pytest.mark.parametrize("size", [0.05, 0.5, 0.95])
+def test_truncated_pictures_are_refused(tmp_path, name, size):
     path = tmp_path / "cut"
     Image.effect_noise((300, 300), 50).convert("RGB").save(path, format=name)
     content = path.read_bytes()
-    path.write_bytes(content[: max(40, int(len(content) * kept))])
+    path.write_bytes(content[: max(40, int(len(content) * size))])
     assert refused(path).code == "corrupt"
 
 
-def test_second_frame_that_is_cut_off_is_found(tmp_path):
+def test_a_truncated_second_frame_is_refused(tmp_path):
     path = tmp_path / "cut.tiff"
     frames = [Image.effect_noise((300, 300), 50) for _ in range(2)]
     frames[0].save(path, save_all=True, append_images=frames[1:])
@@ -304,7 +304,7 @@ def test_page_ranges_give_ascending_pages_of_the_document_or_a_user_error(text, 
 
 
 @given(st.sets(st.integers(min_value=1, max_value=99), min_size=1))
-def test_page_ranges_name_what_was_listed(numbers):
+def test_a_page_range_yields_the_listed_pages(numbers):
     assert parse_page_range(",".join(map(str, numbers)), 99) == sorted(numbers)
 
 

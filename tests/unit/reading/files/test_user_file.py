@@ -30,16 +30,16 @@ def test_what_might_never_end_is_not_opened(
         open_file(path)
 
 
-def test_a_file_that_becomes_a_pipe_after_the_look_is_not_waited_for(
+def test_a_file_that_becomes_a_pipe_after_the_check_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "x.png")
-    look, looks = user_file._check, []
+    check, checks = user_file._check, []
 
-    def swapped(path: Path, found: os.stat_result, *, links: bool = False) -> None:
-        looks.append(path)
-        if len(looks) > 1:
-            look(path, found, links=links)
+    def swapped(path: Path, facts: os.stat_result, *, links: bool = False) -> None:
+        checks.append(path)
+        if len(checks) > 1:
+            check(path, facts, links=links)
 
     monkeypatch.setattr(user_file, "_check", swapped)
     before = {path.name for path in Path("/proc/self/fd").iterdir()}
@@ -72,7 +72,7 @@ def test_no_link_on_a_files_way_may_lead_out_of_the_folder(tmp_path: Path) -> No
     assert here == {"a.pdf", "same/a.pdf"}
 
 
-def test_folders_inside_one_another_are_walked_however_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_folders_of_any_depth_are_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deepest = tmp_path.joinpath(*["d"] * 300)
     deepest.mkdir(parents=True)
     (deepest / "bottom.pdf").touch()
@@ -81,10 +81,10 @@ def test_folders_inside_one_another_are_walked_however_deep(tmp_path: Path, monk
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(_depth() + 100)
     try:
-        found = [Path(parent, name) for parent, _, names in walk(tmp_path) for name in names]
+        files = [Path(parent, name) for parent, _, names in walk(tmp_path) for name in names]
     finally:
         sys.setrecursionlimit(before)
-    assert found == [tmp_path / "circle", deepest / "bottom.pdf"]
+    assert files == [tmp_path / "circle", deepest / "bottom.pdf"]
 
 
 def _depth() -> int:
@@ -94,14 +94,14 @@ def _depth() -> int:
     return depth
 
 
-def test_a_folder_that_cannot_be_listed_is_told_and_the_others_are_walked(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_reported_and_the_others_are_walked(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    told: list[str] = []
+    messages: list[str] = []
     seen = []
-    for parent, folders, _ in walk(tmp_path, lambda error: told.append(str(error.filename))):
+    for parent, folders, _ in walk(tmp_path, lambda error: messages.append(str(error.filename))):
         seen.append(parent)
         if parent == tmp_path:
             (tmp_path / "a").rmdir()
             folders.sort()
-    assert (seen, told) == ([tmp_path, tmp_path / "b"], [str(tmp_path / "a")])
+    assert (seen, messages) == ([tmp_path, tmp_path / "b"], [str(tmp_path / "a")])

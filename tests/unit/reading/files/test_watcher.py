@@ -25,7 +25,7 @@ class Watched:
     def __init__(self, folder: Path, **options: bool) -> None:
         self.folder = folder
         self.stop = threading.Event()
-        self.found: queue.Queue[Path | UserError] = queue.Queue()
+        self.results: queue.Queue[Path | UserError] = queue.Queue()
         self.paths = watch(folder, is_picture, self.stop, settle_s=0.3, **options)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -33,14 +33,14 @@ class Watched:
     def _run(self) -> None:
         try:
             for path in self.paths:
-                self.found.put(path)
+                self.results.put(path)
         except UserError as error:
-            self.found.put(error)
+            self.results.put(error)
 
     def next(self) -> str:
-        found = self.found.get(timeout=LIMIT_S)
-        assert isinstance(found, Path), found
-        return found.name
+        path = self.results.get(timeout=LIMIT_S)
+        assert isinstance(path, Path), path
+        return path.name
 
     def put(self, name: str, data: bytes = PICTURE) -> Path:
         path = self.folder / name
@@ -53,19 +53,19 @@ Start = Callable[..., Watched]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    begun: list[Watched] = []
+    started: list[Watched] = []
 
     def start(**options: bool) -> Watched:
         folder = tmp_path / "shots"
         folder.mkdir(exist_ok=True)
-        begun.append(Watched(folder, **options))
-        return begun[-1]
+        started.append(Watched(folder, **options))
+        return started[-1]
 
     yield start
-    for one in begun:
-        one.stop.set()
-        one.thread.join(LIMIT_S)
-        assert not one.thread.is_alive()
+    for watched in started:
+        watched.stop.set()
+        watched.thread.join(LIMIT_S)
+        assert not watched.thread.is_alive()
 
 
 def test_new_pictures_come_and_old_ones_and_other_files_do_not(tmp_path: Path, start: Start) -> None:
@@ -82,7 +82,7 @@ def test_new_pictures_come_and_old_ones_and_other_files_do_not(tmp_path: Path, s
     assert watched.next() == "new.PNG"
     watched.put("later.jpg")
     assert watched.next() == "later.jpg"
-    assert watched.found.empty()
+    assert watched.results.empty()
 
 
 def test_what_is_there_already_comes_first_if_asked_for_in_the_order_of_writing(tmp_path: Path, start: Start) -> None:
@@ -105,7 +105,7 @@ def test_a_picture_that_is_written_slowly_comes_when_it_is_whole(start: Start) -
             file.flush()
             written += 1
             threading.Event().wait(0.1)
-            assert watched.found.empty() or written * 500 >= len(PICTURE)
+            assert watched.results.empty() or written * 500 >= len(PICTURE)
     assert watched.next() == "slow.png"
     assert path.read_bytes() == PICTURE
 
@@ -119,7 +119,7 @@ def test_a_picture_that_is_moved_into_place_or_written_anew_comes(start: Start, 
     assert watched.next() == "moved.png"
 
 
-def test_one_that_is_gone_before_it_is_whole_does_no_harm(start: Start) -> None:
+def test_a_file_deleted_before_it_is_complete_is_ignored(start: Start) -> None:
     watched = start()
     watched.put("gone.png").unlink()
     watched.put("stays.png")
@@ -130,7 +130,7 @@ def test_many_at_once_come_once_each(start: Start) -> None:
     watched = start()
     names = {watched.put(f"{number}.png").name for number in range(50)}
     assert {watched.next() for _ in names} == names
-    assert watched.found.empty()
+    assert watched.results.empty()
 
 
 def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path:
     watched = start()
     shutil.rmtree(watched.folder)
     wait_until(lambda: not watched.thread.is_alive(), LIMIT_S, "the end of watching")
-    assert isinstance(watched.found.get_nowait(), UserError)
+    assert isinstance(watched.results.get_nowait(), UserError)
 
 
 @pytest.mark.parametrize(("name", "good"), [("a.png", True), ("a.JPEG", True), (".a.png", False), ("a.png~", False)])

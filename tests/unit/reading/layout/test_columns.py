@@ -13,7 +13,7 @@ def side(name, count, left, right, top=100.0):
 
 def mixed(*columns):
     """The lines of columns, row by row, as a source might give them."""
-    return sorted((item for one in columns for item in one), key=lambda item: (item.top, item.left))
+    return sorted((item for lines in columns for item in lines), key=lambda item: (item.top, item.left))
 
 
 def order(text, *names):
@@ -26,24 +26,24 @@ def test_three_columns_above_four_are_read_each_for_itself():
     title = line("Another piece of news with a title across all of its columns", 40, 230, 12)
     text = to_markdown([*mixed(*three), title, *mixed(*four)])
     names = [f"{name}{n} " for name in "abcdefg" for n in (0, 8)]
-    found = order(text, *names[:6], "Another", *names[6:])
-    assert found == sorted(found)
+    texts = order(text, *names[:6], "Another", *names[6:])
+    assert texts == sorted(texts)
 
 
 def test_two_columns_below_a_long_text_across_the_page():
     across = prose("across", 30, 50, top=60, right=550)
     left, right = side("left", 8, 50, 292, top=440), side("right", 8, 308, 550, top=440)
     text = to_markdown([*across, *mixed(left, right)])
-    found = order(text, "across line number 29", "left0", "left7", "right0")
-    assert found == sorted(found)
+    texts = order(text, "across line number 29", "left0", "left7", "right0")
+    assert texts == sorted(texts)
 
 
 def test_a_wide_margin_with_two_notes_does_not_hide_the_gutter():
     left, right = side("left", 20, 180, 360), side("right", 20, 374, 554)
     notes = [line("a note", 40, 124, size=8), line("another", 40, 240, size=8)]
     text = to_markdown([*mixed(left, right), *notes])
-    found = order(text, "left0", "left19", "right0", "right19")
-    assert found == sorted(found)
+    texts = order(text, "left0", "left19", "right0", "right19")
+    assert texts == sorted(texts)
 
 
 def test_a_gutter_of_three_quarters_of_a_text_size_is_one():
@@ -60,9 +60,9 @@ def test_rows_of_a_table_between_lines_of_text_stay_rows():
 def test_possible_gutters_are_few_and_the_one_of_most_gaps_comes_first():
     columns = [side("left", 30, 50, 290), side("right", 30, 310, 550)]
     tabbed = [line("x", 60 + 70 * n, 500 + 12 * m) for n in range(7) for m in range(6)]
-    found = gutters.places([*mixed(*columns), *tabbed])
-    assert 290 < found[0] < 310
-    assert len(found) <= 8
+    centres = gutters.places([*mixed(*columns), *tabbed])
+    assert 290 < centres[0] < 310
+    assert len(centres) <= 8
     assert gutters.places([]) == []
 
 
@@ -108,15 +108,15 @@ def test_an_index_with_short_entries_is_of_columns_on_the_same_base_lines_too():
     assert reading_order(mixed(left, right)) == [left, right]
 
 
-def test_sizes_that_no_text_has_are_no_reason_to_fail():
+def test_impossible_text_sizes_cause_no_failure():
     for size in (0.0, -1.0, 1e-300, float("inf"), float("nan")):
-        lines = [found._replace(size=size) for found in mixed(prose("a", 6), prose("b", 6, left=450, right=800))]
-        assert [one for part in reading_order(lines) for one in part] == lines
+        lines = [item._replace(size=size) for item in mixed(prose("a", 6), prose("b", 6, left=450, right=800))]
+        assert [item for part in reading_order(lines) for item in part] == lines
 
 
 def test_columns_between_two_rules_are_text_and_no_table():
     three = [side(name, 9, left, left + 165) for name, left in (("a", 40), ("b", 217), ("c", 394))]
     text = render(convert(page(*mixed(*three), rules=[Rule(40, 95, 559, 95), Rule(40, 215, 559, 215)])))
-    found = order(text, *(f"{name}{n} " for name in "abc" for n in (0, 8)))
-    assert found == sorted(found)
+    texts = order(text, *(f"{name}{n} " for name in "abc" for n in (0, 8)))
+    assert texts == sorted(texts)
     assert "|" not in text

@@ -40,12 +40,12 @@ def test_words_of_a_diagram_are_one_block_before_its_caption_and_beside_no_text(
     assert text.index("left line number 19") < text.index("right line number 0")
 
 
-def test_labels_of_axes_and_what_is_written_up_the_side_belong_to_a_plot():
+def test_axis_labels_and_vertical_text_belong_to_a_plot():
     ticks = [line(str(10 * n), 60 + 50 * n, 264, size=8) for n in range(5)]
     side = Line("Speed", 40, 150, 50, 200, 10, (), 270)
     content = diagram(*ticks, side, line("Time in s", 140, 276, size=8), *prose("below", 12, 50, 340))
-    found = next(block for block in convert(content, keep_furniture=True) if isinstance(block, Picture))
-    assert found.text.splitlines()[-3:] == ["0 10 20 30 40", "Time in s", "Speed"]
+    plot = next(block for block in convert(content, keep_furniture=True) if isinstance(block, Picture))
+    assert plot.text.splitlines()[-3:] == ["0 10 20 30 40", "Time in s", "Speed"]
 
 
 def test_a_caption_or_a_heading_right_below_a_figure_is_not_its_label():
@@ -69,11 +69,11 @@ def test_a_ruled_table_with_signs_in_its_cells_is_not_a_figure():
     assert figures.find(content, content.lines, 10).figures == []
 
 
-def test_where_nothing_is_drawn_a_figure_is_what_the_layout_model_sees_unless_it_holds_text():
+def test_without_drawings_the_layout_model_decides_on_figures_unless_they_hold_text():
     seen = Region("figure", (55, 110, 290, 265), 0.9)
     scanned = [replaced._replace(spans=()) for replaced in DIAGRAM]
-    found = figures.find(replace(page(*scanned), regions=(seen,)), scanned, 10)
-    assert [one.text for one in found.figures] == [LABELS]
+    split = figures.find(replace(page(*scanned), regions=(seen,)), scanned, 10)
+    assert [figure.text for figure in split.figures] == [LABELS]
     text = prose("text", 12, 60, 115, right=285)
     assert figures.find(replace(page(*text), regions=(seen,)), text, 10).figures == []
 
@@ -81,7 +81,7 @@ def test_where_nothing_is_drawn_a_figure_is_what_the_layout_model_sees_unless_it
 def test_a_table_stays_one_if_the_layout_model_takes_it_for_a_figure():
     cells = [line(f"cell {n}{m}", 70 + 100 * n, 124 + 20 * m) for n in range(3) for m in range(5)]
     seen = Region("figure", (60, 115, 360, 240), 0.95)
-    for words in (cells, [one._replace(spans=()) for one in cells]):
+    for words in (cells, [cell._replace(spans=()) for cell in cells]):
         assert figures.find(replace(page(*words), regions=(seen,)), words, 10).figures == []
 
 
@@ -92,20 +92,20 @@ def test_text_over_a_picture_is_a_label_only_if_it_was_recognised():
         line("of a book", 80, 150),
         line("in print", 80, 170),
     ]
-    read = [one._replace(spans=()) for one in DIAGRAM]
+    read = [label._replace(spans=()) for label in DIAGRAM]
     content = replace(page(*known), images=((50, 110, 290, 265),))
     assert figures.find(content, known, 10).figures == []
-    assert [one.text for one in figures.find(content, [*known[:20], *read], 10).figures] == [LABELS]
+    assert [label.text for label in figures.find(content, [*known[:20], *read], 10).figures] == [LABELS]
 
 
 def test_boxes_of_drawings_anywhere_lose_no_line():
     wild = ((float("nan"), 0, 1, 1), (9e9, 9e9, 9e10, 9e10), (50, 50, 10, 10), (-500, -500, 900, 20))
     content = replace(diagram(), shapes=(*ARROWS, *wild), images=wild)
-    found = figures.find(content, content.lines, 10)
-    assert len(found.lines) + 5 == len(content.lines) or len(found.lines) == len(content.lines)
+    split = figures.find(content, content.lines, 10)
+    assert len(split.lines) + 5 == len(content.lines) or len(split.lines) == len(content.lines)
 
 
-def test_a_saved_picture_of_a_figure_is_its_link_and_the_markdown_is_taken_apart_again():
+def test_the_saved_picture_of_a_figure_becomes_its_link_and_markdown_splits_by_block():
     blocks = with_pictures(
         [*convert(diagram()), Picture((0, 500, 100, 600))], [Picture((58, 118, 282, 262), "a/1.png")]
     )

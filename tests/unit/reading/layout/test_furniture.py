@@ -55,7 +55,7 @@ def test_a_title_of_its_own_at_the_top_of_each_page_stays(size, style, names):
     pages = chapters(lambda n: [line(names[n], 60, 60, size, style)], pages=5, top=85)
     profile = known(pages)
     for content, name in zip(pages, names, strict=True):
-        assert name in {one.text for one in furniture.split(content, profile)[0]}
+        assert name in {item.text for item in furniture.split(content, profile)[0]}
 
 
 def test_numbers_that_follow_each_other_by_chance_make_no_running_heads():
@@ -121,7 +121,7 @@ def test_the_last_entry_of_the_references_stays():
 )
 def test_the_last_line_of_a_paragraph_at_the_top_of_a_page_stays(last):
     pages = [page(*prose("one", 50, top=60)), page(line(last, 50, 60), *prose("two", 40, top=84))]
-    assert last in " ".join(one.text for one in furniture.split(pages[1], known([*pages, *pages[:1] * 2]))[0])
+    assert last in " ".join(item.text for item in furniture.split(pages[1], known([*pages, *pages[:1] * 2]))[0])
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_the_last_line_of_a_paragraph_at_the_top_of_a_page_stays(last):
 )
 def test_footnotes_stay_whatever_they_are_about(note):
     pages = [page(*prose("text", 48, top=60), line(note, 60, 740, size=8)), page(*prose("more", 50, top=60))]
-    assert note in [one.text for one in furniture.split(pages[0], known([*pages, *pages[1:] * 2]))[0]]
+    assert note in [item.text for item in furniture.split(pages[0], known([*pages, *pages[1:] * 2]))[0]]
 
 
 def test_an_entry_in_the_small_type_of_the_list_that_it_ends_stays():
     text = page(*prose("text", 50, top=60))
     entries = [line("Tests, Vol. 3, 2020", 50, 60, size=8), *column(["A. Writer. On tests."] * 10, 50, top=74, size=8)]
-    left = furniture.split(page(*entries), known([text, page(*entries), text, text]))[0]
-    assert "Tests, Vol. 3, 2020" in {one.text for one in left}
+    body = furniture.split(page(*entries), known([text, page(*entries), text, text]))[0]
+    assert "Tests, Vol. 3, 2020" in {item.text for item in body}
 
 
 def test_a_letters_address_and_date_stay():
@@ -146,7 +146,7 @@ def test_a_letters_address_and_date_stay():
     assert "3 May 2020" in text
 
 
-def test_the_line_numbers_of_a_draft_are_left_out_and_those_of_code_are_not():
+def test_line_numbers_of_a_draft_are_left_out_and_line_numbers_of_code_stay():
     def numbered(style):
         text = column(
             [f"some text number {'abcdefghijkl'[n]} that is printed here" for n in range(12)], 80, style=style
@@ -157,7 +157,7 @@ def test_the_line_numbers_of_a_draft_are_left_out_and_those_of_code_are_not():
     assert "35" in render(convert(numbered(MONO)))
 
 
-def test_numbers_of_a_tables_rows_and_of_notes_are_not_those_of_lines():
+def test_numbers_of_table_rows_and_notes_are_not_line_numbers():
     text = page(*prose("text", 50, top=60, size=11))
     table = page(
         *(
@@ -201,7 +201,7 @@ def test_a_line_in_the_type_of_the_text_is_no_header_on_the_models_word_alone():
     for text, profile in (("When it is zero, we define", known(book)), ("and so it is.", known([page()]))):
         content = page(line(text, 60, 60), *prose("text", 40, top=110))
         seen = type(content)(content.width, content.height, content.lines, regions=(region,))
-        assert text in {one.text for one in furniture.split(seen, profile)[0]}
+        assert text in {item.text for item in furniture.split(seen, profile)[0]}
 
 
 def test_only_a_page_with_something_apart_at_its_edge_is_unsure():

@@ -132,8 +132,8 @@ def test_only_furniture_is_lost(pages):
 @settings(max_examples=20, deadline=None)
 @given(st.lists(PAGES, max_size=4))
 def test_a_profile_survives_being_stored(pages):
-    made = document_profile(page_facts(page) for page in pages)
-    assert DocumentProfile.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    profile = document_profile(page_facts(page) for page in pages)
+    assert DocumentProfile.from_dict(json.loads(json.dumps(profile.to_dict()))) == profile
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ CLEAN = {
 }
 
 
-def found(text: str, sure: float) -> list[str]:
+def illegible_words(text: str, sure: float) -> list[str]:
     """What makes no sense in a recognised line, of each word of which recognition is as sure as this."""
     line = Line(text, 50, 100, 50 + 7 * len(text), 114, 10.0, sure=(sure,) * len(text.split()))
     content = PageContent(2000, 600, (line,))
@@ -62,7 +62,7 @@ def is_doubted(answer: Answer) -> bool:
 
 @pytest.mark.parametrize("text", CLEAN.values(), ids=CLEAN.keys())
 def test_clean_text_makes_sense_also_where_recognition_is_unsure_of_it(text: str) -> None:
-    assert found(text, UNSURE) == []
+    assert illegible_words(text, UNSURE) == []
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_clean_text_makes_sense_also_where_recognition_is_unsure_of_it(text: str
     ],
 )
 def test_characters_that_do_not_go_together_make_no_sense_where_recognition_is_unsure(word: str) -> None:
-    assert found(word, UNSURE) == [word]
-    assert found(word, 0.9) == [], "codes and names look like this, too"
+    assert illegible_words(word, UNSURE) == [word]
+    assert illegible_words(word, 0.9) == [], "codes and names look like this, too"
 
 
 def test_a_guessed_word_makes_no_sense_whatever_its_shape() -> None:
-    assert found("Blandysaciater: is the label", GUESSED) == ["Blandysaciater:", "label"]
-    assert found("委员会于星期一召开会议讨论市图书馆的年度预算", GUESSED) == [], (
+    assert illegible_words("Blandysaciater: is the label", GUESSED) == ["Blandysaciater:", "label"]
+    assert illegible_words("委员会于星期一召开会议讨论市图书馆的年度预算", GUESSED) == [], (
         "one of many characters is always unsure"
     )
 

@@ -29,21 +29,21 @@ def centred(text, middle, top):
     return line(text, middle - 2.5 * len(text), top)
 
 
-def test_columns_that_are_a_little_apart_are_told_apart_between_rules():
+def test_close_columns_are_separated_between_rules():
     rows = [["Label", "N", "Mean"], ["alpha", "12", "0.31"], ["gamma", "15", "0.48"], ["omega", "27", "0.55"]]
-    found = [piece for n, row in enumerate(rows) for piece in at([100, 131, 147], row, 104 + 14 * n)]
-    assert texts(tables(page(*found, rules=level(100, 117, 160)))[0]) == rows
+    pieces = [piece for n, row in enumerate(rows) for piece in at([100, 131, 147], row, 104 + 14 * n)]
+    assert texts(tables(page(*pieces, rules=level(100, 117, 160)))[0]) == rows
 
 
 def test_spaces_in_program_text_are_no_borders():
     rows = [["a", "f(m, type = 'A')"], ["b", "f(m, type = 'B')"], ["c", "f(m, type = 'C')"], ["d", "f(m, type = 'D')"]]
-    found = [
+    pieces = [
         piece
         for n, (name, call) in enumerate(rows)
         for piece in (line(name, 100, 104 + 14 * n), line(call, 160, 104 + 14 * n, style=MONO, right=256))
     ]
     head = [line("Name", 100, 90), line("Call", 160, 90)]
-    found_rows = texts(tables(page(*head, *found, rules=level(88, 102, 162)))[0])
+    found_rows = texts(tables(page(*head, *pieces, rules=level(88, 102, 162)))[0])
     assert found_rows == [["Name", "Call"], *rows]
 
 
@@ -73,25 +73,25 @@ def test_a_head_in_the_middle_above_several_columns_spans_them_without_a_rule():
 
 
 def test_the_title_of_a_group_of_rows_is_its_first_cell():
-    found = at([100, 200, 300], ["Car", "Miles", "Power"], 104)
+    pieces = at([100, 200, 300], ["Car", "Miles", "Power"], 104)
     for n, text in enumerate(["Cars with four cylinders only", "Cars with six cylinders or more"]):
-        found += [line(text, 100, 124 + 42 * n)]
+        pieces += [line(text, 100, 124 + 42 * n)]
         for row in (1, 2):
-            found += at([110, 200, 300], [f"car {n}{row}", "21.0", "110"], 124 + 42 * n + 14 * row)
-    [table] = tables(page(*found, rules=level(100, 120, 206)))
+            pieces += at([110, 200, 300], [f"car {n}{row}", "21.0", "110"], 124 + 42 * n + 14 * row)
+    [table] = tables(page(*pieces, rules=level(100, 120, 206)))
     assert texts(table)[1] == ["Cars with four cylinders only", "", ""]
     assert "colspan" not in render([table])
 
 
 def test_cells_of_several_lines_are_whole_in_every_column():
-    found = [
+    pieces = [
         *at([100, 200, 300], ["Name", "Kind", "Meaning"], 104),
         *at([100, 200, 300], ["the covariance of", "matrix", "what is known of all"], 124),
         *at([100, 200, 300], ["parameters and all", "", "that has been said on"], 136),
         *at([100, 200, 300], ["factors", "", "the matter"], 148),
         *at([100, 200, 300], ["Offset", "vector", "of the page"], 160),
     ]
-    [table] = tables(page(*found, rules=level(100, 119, 175)))
+    [table] = tables(page(*pieces, rules=level(100, 119, 175)))
     assert texts(table)[1:] == [
         [
             "the covariance of parameters and all factors",
@@ -114,33 +114,33 @@ def test_two_tables_of_one_width_are_two_and_the_text_between_them_stays_text():
 
 
 def test_a_heading_and_text_between_header_and_footer_rules_are_no_table():
-    found = [line("Heading", 90, 110), *prose("text", 30, 90, 130, right=418)]
-    assert tables(page(*found, rules=level(60, 100, 700))) == []
+    pieces = [line("Heading", 90, 110), *prose("text", 30, 90, 130, right=418)]
+    assert tables(page(*pieces, rules=level(60, 100, 700))) == []
 
 
 def test_recognised_lines_without_words_are_placed_too():
     rows = [["Label", "Number"], ["alpha", "12"], ["gamma", "15"], ["omega", "27"]]
-    found = [
+    pieces = [
         Line(text, x, 104 + 14 * n, x + 5 * len(text), 114 + 14 * n, 10)
         for n, row in enumerate(rows)
         for text, x in zip(row, (100, 132), strict=True)
     ]
-    assert texts(tables(page(*found, rules=level(100, 117, 160)))[0]) == rows
+    assert texts(tables(page(*pieces, rules=level(100, 117, 160)))[0]) == rows
 
 
 def statement(sign=""):
     """A statement of income without rules: periods over columns, signs in columns of their own, a name of two lines."""
-    found = [centred(text, x, top) for top, text in ((100, "Months Ended"), (112, "June 30")) for x in (225, 345)]
-    found += [centred(text, x, 126) for text, x in zip(["2021", "2022"] * 2, (200, 250, 320, 370), strict=True)]
+    pieces = [centred(text, x, top) for top, text in ((100, "Months Ended"), (112, "June 30")) for x in (225, 345)]
+    pieces += [centred(text, x, 126) for text, x in zip(["2021", "2022"] * 2, (200, 250, 320, 370), strict=True)]
     names = ["Revenue", "Expenses:", "Research", "Net income that is due to", "holders of shares", "Total"]
     for n, name in enumerate(names):
         top = 140 + 13 * n
-        found.append(line(name, 40, top))
+        pieces.append(line(name, 40, top))
         if n not in (1, 3):
-            found += at([190, 240, 310, 360], ["1,25"] * 4, top)
+            pieces += at([190, 240, 310, 360], ["1,25"] * 4, top)
         if n in (0, 5) and sign:
-            found += at([180, 230, 300, 350], [sign] * 4, top)
-    return found
+            pieces += at([180, 230, 300, 350], [sign] * 4, top)
+    return pieces
 
 
 def test_periods_over_years_are_heads_of_two_levels_without_any_rule():
@@ -162,8 +162,8 @@ def test_signs_in_columns_of_their_own_stand_with_their_amounts():
 
 
 def test_one_period_over_all_years_is_in_the_head():
-    found = [piece for piece in statement() if piece.text not in {"Months Ended", "June 30"}]
-    [table] = tables(page(centred("Year ended June 30", 285, 112), *found))
+    pieces = [piece for piece in statement() if piece.text not in {"Months Ended", "June 30"}]
+    [table] = tables(page(centred("Year ended June 30", 285, 112), *pieces))
     assert spans(table.rows[0]) == [("Year ended June 30", 4)]
 
 

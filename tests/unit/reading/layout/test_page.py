@@ -32,37 +32,37 @@ def column(texts, left, top=100, right=None, pitch=12):
     return [line(text, left, top + index * pitch, right) for index, text in enumerate(texts)]
 
 
-def found_text(found):
+def found_text(lines):
     """All text of the blocks that the lines become, list markers included."""
-    blocks = convert(PageContent(700, 700, tuple(found)), keep_furniture=True)
+    blocks = convert(PageContent(700, 700, tuple(lines)), keep_furniture=True)
     return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
 
 
 @given(st.lists(lines(), max_size=30))
-def test_no_word_is_lost_or_made_up_wherever_lines_are(found):
-    words = Counter(word for item in found for word in item.text.split())
-    assert Counter(found_text(found).split()) == words
+def test_no_word_is_lost_or_made_up_wherever_lines_are(drawn):
+    words = Counter(word for item in drawn for word in item.text.split())
+    assert Counter(found_text(drawn).split()) == words
 
 
 @given(st.lists(lines(text=st.text(max_size=30), coordinate=PLACE), max_size=20))
-def test_any_letters_and_digits_survive(found):
+def test_any_letters_and_digits_survive(drawn):
     def content(text):
         return Counter(filter(str.isalnum, text))
 
-    assert content(found_text(found)) == sum((content(item.text) for item in found), Counter())
+    assert content(found_text(drawn)) == sum((content(item.text) for item in drawn), Counter())
 
 
 @given(st.lists(lines(text=st.text(max_size=30), coordinate=PLACE), max_size=20))
-def test_markdown_has_every_letter_and_digit_too(found):
-    markdown = Counter(filter(str.isalnum, to_markdown(found)))
-    content = Counter(character for item in found for character in item.text if character.isalnum())
+def test_markdown_has_every_letter_and_digit_too(drawn):
+    markdown = Counter(filter(str.isalnum, to_markdown(drawn)))
+    content = Counter(character for item in drawn for character in item.text if character.isalnum())
     assert content <= markdown
 
 
 @given(st.lists(lines(coordinate=PLACE), max_size=40))
-def test_reading_order_and_rows_keep_every_line(found):
-    assert Counter(item for block in reading_order(found) for item in block) == Counter(found)
-    assert Counter(cell for row in rows(found) for cell in row.cells) == Counter(found)
+def test_reading_order_and_rows_keep_every_line(drawn):
+    assert Counter(item for block in reading_order(drawn) for item in block) == Counter(drawn)
+    assert Counter(cell for row in rows(drawn) for cell in row.cells) == Counter(drawn)
 
 
 @given(st.lists(st.text(), max_size=10))
@@ -121,17 +121,17 @@ def test_lines_of_a_paragraph_are_joined_and_paragraphs_are_apart():
 
 
 def test_an_indented_line_starts_a_paragraph():
-    found = [line(f"flush line number {n} of the text goes on", 50, 100 + 12 * n, 400) for n in range(6)]
-    found[3] = line("Indented line starts a new one which goes", 70, 136, 400)
-    assert to_markdown(found).split("\n\n")[1].startswith("Indented")
+    lines = [line(f"flush line number {n} of the text goes on", 50, 100 + 12 * n, 400) for n in range(6)]
+    lines[3] = line("Indented line starts a new one which goes", 70, 136, 400)
+    assert to_markdown(lines).split("\n\n")[1].startswith("Indented")
 
 
 def test_a_hanging_indent_starts_a_paragraph_where_it_ends():
-    found = []
+    lines = []
     for entry in range(3):
-        found.append(line(f"Author {entry} and others wrote this long title", 50, 100 + 36 * entry, 400))
-        found += [line("which goes on over further lines of text", 62, 112 + 36 * entry + 12 * n, 400) for n in (0, 1)]
-    assert [part[:8] for part in to_markdown(found).split("\n\n")] == ["Author 0", "Author 1", "Author 2"]
+        lines.append(line(f"Author {entry} and others wrote this long title", 50, 100 + 36 * entry, 400))
+        lines += [line("which goes on over further lines of text", 62, 112 + 36 * entry + 12 * n, 400) for n in (0, 1)]
+    assert [part[:8] for part in to_markdown(lines).split("\n\n")] == ["Author 0", "Author 1", "Author 2"]
 
 
 def test_items_of_a_list_are_apart():
@@ -141,13 +141,13 @@ def test_items_of_a_list_are_apart():
 
 
 def test_a_larger_heading_is_apart_from_its_text():
-    found = [line("Heading", 50, 80, size=16), line("and its text", 50, 100)]
-    assert to_markdown(found) == "# Heading\n\nand its text"
+    lines = [line("Heading", 50, 80, size=16), line("and its text", 50, 100)]
+    assert to_markdown(lines) == "# Heading\n\nand its text"
 
 
 def test_a_superscript_stays_in_its_line():
-    found = [line("practice", 50, 100, 90), line("2", 90, 97, 94, size=6), line(", indicating", 94, 100, 150)]
-    assert to_markdown(found) == "practice<sup>2</sup>, indicating"
+    lines = [line("practice", 50, 100, 90), line("2", 90, 97, 94, size=6), line(", indicating", 94, 100, 150)]
+    assert to_markdown(lines) == "practice<sup>2</sup>, indicating"
 
 
 def test_hyphenated_words_are_joined():

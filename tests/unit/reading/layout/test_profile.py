@@ -88,7 +88,7 @@ def test_what_is_repeated_below_a_line_of_the_pages_own_is_its_text():
         assert "Question" in render(convert(content, known(pages)))
 
 
-def test_a_page_of_nothing_but_what_others_have_keeps_it():
+def test_a_page_of_repeated_lines_alone_keeps_them():
     pages = [page(line(f"Slide {n}", 50, 20)) for n in range(1, 5)]
     assert [render(convert(content, known(pages))) for content in pages] == [f"Slide {n}" for n in range(1, 5)]
 
@@ -143,13 +143,13 @@ def test_hardly_any_pages_give_a_profile_too(pages):
 
 
 def test_long_bold_text_is_no_heading():
-    found = [line("Bold words that end as a sentence does.", 50, 80, style=BOLD), *prose("text", 20)]
-    assert not any(isinstance(block, Heading) for block in convert(page(*found)))
+    lines = [line("Bold words that end as a sentence does.", 50, 80, style=BOLD), *prose("text", 20)]
+    assert not any(isinstance(block, Heading) for block in convert(page(*lines)))
 
 
 def test_captions_are_no_headings():
-    found = [line("Table 1: Results of all runs", 50, 80, style=BOLD), *prose("text", 20)]
-    assert not any(isinstance(block, Heading) for block in convert(page(*found)))
+    lines = [line("Table 1: Results of all runs", 50, 80, style=BOLD), *prose("text", 20)]
+    assert not any(isinstance(block, Heading) for block in convert(page(*lines)))
 
 
 def headings(*lines):
@@ -158,20 +158,20 @@ def headings(*lines):
 
 def test_a_title_over_two_centred_lines_is_one_heading_above_the_sections():
     title = [line("A Title That Is Too Long for", 100, 40, 16, BOLD), line("One Line", 180, 60, 16, BOLD)]
-    found = headings(*title, line("1 Introduction", 50, 110, 12, BOLD), *prose("text", 20, top=130))
-    assert found == [("A Title That Is Too Long for One Line", 1), ("1 Introduction", 2)]
+    texts = headings(*title, line("1 Introduction", 50, 110, 12, BOLD), *prose("text", 20, top=130))
+    assert texts == [("A Title That Is Too Long for One Line", 1), ("1 Introduction", 2)]
 
 
 def test_numbered_headings_below_each_other_are_two():
-    found = [line("2 Method", 50, 40, 14, BOLD), line("2.1 Data", 50, 59, 14, BOLD)]
-    assert [text for text, _ in headings(*found, *prose("text", 20))] == ["2 Method", "2.1 Data"]
+    lines = [line("2 Method", 50, 40, 14, BOLD), line("2.1 Data", 50, 59, 14, BOLD)]
+    assert [text for text, _ in headings(*lines, *prose("text", 20))] == ["2 Method", "2.1 Data"]
 
 
 def test_a_bold_heading_keeps_its_rank_with_a_label_at_the_end_of_its_row():
     row = [line("The Disciples", 50, 80, style=BOLD), line("Creatures", 355, 80, style=BOLD)]
-    found = [*prose("before", 4, top=20), *row, *prose("text", 20)]
-    assert headings(*found) == [("The Disciples", 1)]
-    assert "**Creatures**" in render(convert(page(*found)))
+    lines = [*prose("before", 4, top=20), *row, *prose("text", 20)]
+    assert headings(*lines) == [("The Disciples", 1)]
+    assert "**Creatures**" in render(convert(page(*lines)))
 
 
 def test_bold_cells_above_others_are_no_heading():
@@ -203,7 +203,7 @@ def test_a_profile_of_long_ago_knows_no_compounds():
     assert DocumentProfile.from_dict(saved).written == frozenset()
 
 
-def test_which_compounds_are_kept_does_not_hang_on_the_order_of_sets():
+def test_the_kept_compounds_do_not_depend_on_the_order_of_sets():
     """A process orders a set by a seed of its own."""
     names = [f"alpha-{chr(97 + number // 26) * 3}{chr(97 + number % 26) * 3}" for number in range(620)]
 
@@ -264,14 +264,14 @@ def test_numbers_decide_the_level_and_no_level_is_left_out():
         )
     ]
     profile = known(contents + pages)
-    found = [(plain(b.runs).split()[-1], b.level) for b in convert(pages[0], profile) if isinstance(b, Heading)]
-    assert found == [("Title", 1), ("Chapter", 2), ("Part", 3), ("Piece", 4)]
+    levels = [(plain(b.runs).split()[-1], b.level) for b in convert(pages[0], profile) if isinstance(b, Heading)]
+    assert levels == [("Title", 1), ("Chapter", 2), ("Part", 3), ("Piece", 4)]
 
 
 def test_numbered_lines_in_another_font_are_headings_though_they_are_as_large_as_the_text():
-    found = levels_of(sections(SANS))
-    assert [text for text, _ in found] == ["1.1 Data", "1.2 Results", "2 Talk", "2.1 More"]
-    assert found[2][1] == found[0][1] - 1
+    levels = levels_of(sections(SANS))
+    assert [text for text, _ in levels] == ["1.1 Data", "1.2 Results", "2 Talk", "2.1 More"]
+    assert levels[2][1] == levels[0][1] - 1
 
 
 def test_lines_in_capitals_that_stand_alone_are_headings():

@@ -54,14 +54,14 @@ def test_a_part_of_the_same_kind_goes_and_one_of_another_kind_stays():
     assert fit(part, caption, TEXT) == (TEXT, caption)
 
 
-def test_the_surest_stay_of_very_many():
+def test_the_most_certain_of_too_many_regions_stay():
     many = [
         Region("text", (n % 20 * 30.0, n // 20 * 15.0, n % 20 * 30.0 + 20, n // 20 * 15.0 + 10), 0.4 + n / 2000)
         for n in range(1000)
     ]
-    found = fit(*many)
-    assert len(found) == MAX_REGIONS
-    assert min(region.score for region in found) > 0.85
+    kept_regions = fit(*many)
+    assert len(kept_regions) == MAX_REGIONS
+    assert min(region.score for region in kept_regions) > 0.85
 
 
 def test_a_line_is_in_the_smallest_region_that_holds_its_middle():
@@ -73,7 +73,7 @@ def test_a_line_is_in_the_smallest_region_that_holds_its_middle():
     assert of_kind(regions, "figure", "table") == [figure]
 
 
-def test_a_box_is_covered_by_what_has_most_of_it():
+def test_a_box_belongs_to_the_region_that_covers_most_of_it():
     left, right = Region("text", (0, 0, 300, 800), 0.9), Region("text", (310, 0, 600, 800), 0.9)
     assert covering((left, right), (200, 10, 400, 50)) is None
     assert covering((left, right), (200, 10, 320, 50)) == left

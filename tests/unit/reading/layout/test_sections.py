@@ -37,9 +37,9 @@ BLOCKS = [
 
 
 def test_each_block_has_its_part_of_the_markdown() -> None:
-    found = sections(render(BLOCKS), as_dicts(BLOCKS, 1))
-    assert found is not None
-    assert found[:7] == [
+    parts = sections(render(BLOCKS), as_dicts(BLOCKS, 1))
+    assert parts is not None
+    assert parts[:7] == [
         "# Title",
         "\\# not a heading",
         "",
@@ -48,12 +48,12 @@ def test_each_block_has_its_part_of_the_markdown() -> None:
         "    1. inner",
         "> said",
     ]
-    assert found[7].startswith("````\n")
-    assert found[7].endswith("\n````")
-    assert found[8] == "| a | b |\n| --- | --- |\n| 1 | 2 |"
-    assert found[9].startswith("<table>")
-    assert found[9].endswith("</table>")
-    assert found[10:] == ["", "note"]
+    assert parts[7].startswith("````\n")
+    assert parts[7].endswith("\n````")
+    assert parts[8] == "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert parts[9].startswith("<table>")
+    assert parts[9].endswith("</table>")
+    assert parts[10:] == ["", "note"]
 
 
 def test_other_markdown_is_not_taken_apart() -> None:

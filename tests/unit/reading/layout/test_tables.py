@@ -62,14 +62,14 @@ def test_a_cell_over_two_rows_spans_them():
 
 
 def test_lines_in_a_cell_are_joined():
-    found = [
+    lines = [
         line("a cell that", 104, 104),
         line("goes on", 104, 116),
         line("b", 204, 104),
         line("c", 104, 134),
         line("d", 204, 134),
     ]
-    content = page(*found, rules=grid([100, 200, 300], [100, 130, 150]))
+    content = page(*lines, rules=grid([100, 200, 300], [100, 130, 150]))
     assert texts(only_table(content)) == [["a cell that goes on", "b"], ["c", "d"]]
 
 
@@ -96,7 +96,7 @@ def test_a_frame_around_text_is_no_table():
     assert not any(isinstance(block, Table) for block in convert(content))
 
 
-def test_level_rules_alone_make_a_table_of_what_stands_in_columns():
+def test_horizontal_rules_alone_make_a_table_of_columns():
     rows = [["Model", "Accuracy", "Time"], ["small", "12.6 %", "7 s"], ["large", "26.0 %", "22 s"]]
     rules = [Rule(90, y, 420, y) for y in (100, 118, 162)]
     assert texts(only_table(page(*cells(rows, [100, 200, 320]), rules=rules))) == rows
@@ -128,9 +128,9 @@ def test_a_cell_of_two_lines_is_one_cell_without_rules():
         ["B2", "short", "20.00"],
         ["C3", "short too", "30.00"],
     ]
-    found = texts(only_table(page(*cells(rows, [100, 160, 320], pitch=12))))
-    assert found[1] == ["A1", "a long description of the first item", "10.00"]
-    assert len(found) == 4
+    table_rows = texts(only_table(page(*cells(rows, [100, 160, 320], pitch=12))))
+    assert table_rows[1] == ["A1", "a long description of the first item", "10.00"]
+    assert len(table_rows) == 4
 
 
 def test_a_head_that_fills_its_columns_belongs_to_the_table():
@@ -149,22 +149,22 @@ def test_a_head_that_fills_its_columns_belongs_to_the_table():
 
 
 def test_two_columns_of_text_are_no_table():
-    found = [*prose("left", 12, 50, right=280), *prose("right", 12, 320, right=550)]
-    assert not any(isinstance(block, Table) for block in convert(page(*found)))
+    lines = [*prose("left", 12, 50, right=280), *prose("right", 12, 320, right=550)]
+    assert not any(isinstance(block, Table) for block in convert(page(*lines)))
 
 
 def test_a_numbered_list_is_no_table():
-    found = [
+    lines = [
         piece
         for n in range(5)
         for piece in (line(f"{n + 1}.", 60, 100 + 14 * n), line(f"thing number {n}", 100, 100 + 14 * n))
     ]
-    assert markdown(page(*found)).splitlines()[0] == "1. thing number 0"
+    assert markdown(page(*lines)).splitlines()[0] == "1. thing number 0"
 
 
 def test_lines_of_contents_are_no_table():
-    found = [line(f"Chapter {n} ............ {n}", 60, 100 + 14 * n) for n in range(6)]
-    assert markdown(page(*found)).split("\n\n")[1] == "Chapter 1 ............ 1"
+    lines = [line(f"Chapter {n} ............ {n}", 60, 100 + 14 * n) for n in range(6)]
+    assert markdown(page(*lines)).split("\n\n")[1] == "Chapter 1 ............ 1"
 
 
 def test_a_full_width_table_above_two_columns_is_whole():
@@ -182,14 +182,14 @@ def test_a_full_width_table_above_two_columns_is_whole():
 
 @pytest.mark.parametrize("text", ["a|b", "a*b*", "<i>", "`x`"])
 def test_cells_cannot_break_the_table(text):
-    found = Table((0, 0, 1, 1), ((Cell((Run("head"),)), Cell()), (Cell((Run(text),)), Cell())))
-    assert len(table_markdown(found).splitlines()) == 3
-    assert table_markdown(found).splitlines()[2].replace("\\|", "").count("|") == 3
+    table = Table((0, 0, 1, 1), ((Cell((Run("head"),)), Cell()), (Cell((Run(text),)), Cell())))
+    assert len(table_markdown(table).splitlines()) == 3
+    assert table_markdown(table).splitlines()[2].replace("\\|", "").count("|") == 3
 
 
 def test_html_tables_escape_their_text():
-    found = Table((0, 0, 1, 1), ((Cell((Run("a<b & c"),), columns=2),), (Cell(), Cell())))
-    assert '<th colspan="2">a&lt;b &amp; c</th>' in table_markdown(found)
+    table = Table((0, 0, 1, 1), ((Cell((Run("a<b & c"),), columns=2),), (Cell(), Cell())))
+    assert '<th colspan="2">a&lt;b &amp; c</th>' in table_markdown(table)
 
 
 def test_bold_heads_of_two_rows_are_both_heads():

@@ -49,39 +49,39 @@ def test_text_that_looks_like_a_heading_or_item_at_a_lines_start_stays_text():
 
 
 def test_bullets_and_nested_items_become_a_list():
-    found = [line("• first", 50, 100), line("– inner", 70, 112), line("– other", 70, 124), line("• second", 50, 136)]
-    assert markdown(*found) == "- first\n    - inner\n    - other\n- second"
+    lines = [line("• first", 50, 100), line("– inner", 70, 112), line("– other", 70, 124), line("• second", 50, 136)]
+    assert markdown(*lines) == "- first\n    - inner\n    - other\n- second"
 
 
 def test_an_item_goes_on_over_lines_and_keeps_its_number():
-    found = [
+    lines = [
         line("1. The first thing goes on", 50, 100, right=250),
         line("in a second line", 62, 112),
         line("2. Next", 50, 124),
     ]
-    assert markdown(*found) == "1. The first thing goes on in a second line\n2. Next"
+    assert markdown(*lines) == "1. The first thing goes on in a second line\n2. Next"
 
 
 def test_a_number_in_brackets_within_a_paragraph_starts_no_item():
-    found = [
+    lines = [
         *prose("some", 3),
         line("(2) that the text had in it, goes on here and", 50, 136, right=400),
         *prose("more", 2, top=148),
     ]
-    assert not any(isinstance(block, ListItem) for block in convert(page(*found)))
+    assert not any(isinstance(block, ListItem) for block in convert(page(*lines)))
 
 
 def test_text_set_further_in_on_both_sides_is_a_quote():
-    found = [*prose("before", 4), *prose("quoted", 3, 80, 160, 370), *prose("after", 4, top=210)]
-    assert [type(block) for block in convert(page(*found))] == [Paragraph, Quote, Paragraph]
+    lines = [*prose("before", 4), *prose("quoted", 3, 80, 160, 370), *prose("after", 4, top=210)]
+    assert [type(block) for block in convert(page(*lines))] == [Paragraph, Quote, Paragraph]
 
 
 def test_code_keeps_lines_and_indents():
-    found = [*prose("before", 4), *column(["def f(x):", "return x"], 60, 160, style=MONO)]
-    found[-1] = line("return x", 60 + 4 * 6, 172, style=MONO)
-    [code] = [block for block in convert(page(*found)) if isinstance(block, Code)]
+    lines = [*prose("before", 4), *column(["def f(x):", "return x"], 60, 160, style=MONO)]
+    lines[-1] = line("return x", 60 + 4 * 6, 172, style=MONO)
+    [code] = [block for block in convert(page(*lines)) if isinstance(block, Code)]
     assert code.text == "def f(x):\n    return x"
-    assert "```\ndef f(x):\n    return x\n```" in markdown(*found)
+    assert "```\ndef f(x):\n    return x\n```" in markdown(*lines)
 
 
 def test_footnotes_come_after_the_text_of_all_columns():
@@ -117,9 +117,9 @@ def test_turned_text_is_read_along_its_own_direction():
         spans = tuple(Span(word, left, left + size, PLAIN) for word in text.split())
         return Line(text, left, bottom - height, left + size, bottom, size, spans, 270)
 
-    found = [turned(f"turned line {n} of a page that lies on its side", 100 + 12 * n, 700) for n in range(3)]
-    assert markdown(*found).count("\n") == 0
-    [block] = convert(page(*found))
+    lines = [turned(f"turned line {n} of a page that lies on its side", 100 + 12 * n, 700) for n in range(3)]
+    assert markdown(*lines).count("\n") == 0
+    [block] = convert(page(*lines))
     assert block.box[0] == 100
     assert block.box[3] == 700
 
@@ -141,13 +141,13 @@ def test_right_to_left_columns_are_read_from_the_right():
 
 
 def test_chinese_lines_are_joined_without_spaces():
-    found = [Line("这是第一行的文字，很长", 50, 100, 160, 110, 10), Line("这是第二行的文字。", 50, 112, 150, 122, 10)]
-    assert markdown(*found) == "这是第一行的文字，很长这是第二行的文字。"
+    lines = [Line("这是第一行的文字，很长", 50, 100, 160, 110, 10), Line("这是第二行的文字。", 50, 112, 150, 122, 10)]
+    assert markdown(*lines) == "这是第一行的文字，很长这是第二行的文字。"
 
 
 def test_blocks_have_page_type_text_and_box():
-    found = as_dicts(convert(page(line("• item", 50, 100))), 7)
-    assert found == [
+    blocks = as_dicts(convert(page(line("• item", 50, 100))), 7)
+    assert blocks == [
         {"page": 7, "type": "list_item", "text": "item", "bbox": [50, 100, 80, 110], "marker": "-", "depth": 0}
     ]
 
@@ -162,32 +162,32 @@ def test_words_in_several_pieces_are_hyphenated_as_one():
 
 
 def test_a_hyphen_at_a_lines_end_stays_where_the_page_has_the_compound():
-    found = [*column(["an open-domain task and its", "use in open-", "domain search and in ques-", "tions"], 50)]
-    assert "use in open-domain search and in questions" in markdown(*found)
+    lines = [*column(["an open-domain task and its", "use in open-", "domain search and in ques-", "tions"], 50)]
+    assert "use in open-domain search and in questions" in markdown(*lines)
 
 
 def test_words_that_stand_alone_elsewhere_keep_the_hyphen_between_them():
     habit = ["A rule-based, well-known, time-tested way to build a dual", "tower whose encoder is small, as some dual-"]
-    found = [*column([*habit, "encoder networks are, in some depart-", "ments of some departments"], 50)]
-    assert "some dual-encoder networks are, in some departments of" in markdown(*found)
+    lines = [*column([*habit, "encoder networks are, in some depart-", "ments of some departments"], 50)]
+    assert "some dual-encoder networks are, in some departments of" in markdown(*lines)
 
 
 def test_hyphens_are_dropped_where_a_page_writes_no_compounds():
-    found = [*column(["A net of work is the best net-", "work of all"], 50)]
-    assert "the best network of all" in markdown(*found)
+    lines = [*column(["A net of work is the best net-", "work of all"], 50)]
+    assert "the best network of all" in markdown(*lines)
 
 
 def test_capitals_inside_of_a_word_follow_the_rest_of_the_page():
-    found = [*column(["ReAct is a method, and so is Re-", "Act, the way of one called Jean-", "Paul"], 50)]
-    assert markdown(*found) == "ReAct is a method, and so is ReAct, the way of one called Jean-Paul"
+    lines = [*column(["ReAct is a method, and so is Re-", "Act, the way of one called Jean-", "Paul"], 50)]
+    assert markdown(*lines) == "ReAct is a method, and so is ReAct, the way of one called Jean-Paul"
 
 
 def test_rows_of_contents_side_by_side_are_columns_however_few():
-    found = [
+    lines = [
         *column(["First ........ 1", "Second ........ 2"], 50),
         *column(["Third ........ 3", "Fourth ........ 4"], 300),
     ]
-    shown = markdown(*found)
+    shown = markdown(*lines)
     assert [word for word in shown.split() if word.isalpha()] == ["First", "Second", "Third", "Fourth"]
 
 
@@ -208,8 +208,8 @@ def recognised(texts, left, top):
 
 def test_lines_set_in_after_a_colon_are_items_where_recognition_saw_no_bullets():
     items = ["Introductions", "Review of the whole agenda"]
-    found = [*recognised(["Agenda:"], 50, 100), *recognised(items, 110, 114), *recognised(["Attendees:"], 50, 160)]
-    assert markdown(*found) == "Agenda:\n\n- Introductions\n- Review of the whole agenda\n\nAttendees:"
+    lines = [*recognised(["Agenda:"], 50, 100), *recognised(items, 110, 114), *recognised(["Attendees:"], 50, 160)]
+    assert markdown(*lines) == "Agenda:\n\n- Introductions\n- Review of the whole agenda\n\nAttendees:"
 
 
 def test_lines_below_a_colon_at_the_same_place_are_no_items():

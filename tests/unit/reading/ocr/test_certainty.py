@@ -27,8 +27,8 @@ def test_a_turned_and_scaled_line_keeps_how_sure_its_words_are() -> None:
         return [Text("two words", 0.95, (0.9, 0.4)) for _ in quads]
 
     quad: Quad = ((0, 0), (90, 0), (90, 10), (0, 10))
-    (found,) = direction.legible(direction.read_pieces([quad], read))
-    line = orientation.scaled(orientation.as_line(found), 2.0)
+    (piece,) = direction.legible(direction.read_pieces([quad], read))
+    line = orientation.scaled(orientation.as_line(piece), 2.0)
     (upright,) = orientation.upright(PageContent(200, 300, (line._replace(angle=90),)))[0].lines
 
     assert line.sure == upright.sure == (0.9, 0.4)
@@ -40,12 +40,12 @@ def test_blocks_say_which_of_their_words_are_uncertain_and_markdown_stays_as_it_
         _line("wnnderful word in it.", (_LOW, 0.99, 0.99, 0.98), top=116),
     )
     blocks = convert(PageContent(400, 600, lines))
-    (found,) = as_dicts(blocks, 1)
+    (block,) = as_dicts(blocks, 1)
 
     assert render(blocks) == "The first line of a paragraph with one wnnderful word in it."
-    assert found["uncertain"] == [{"text": "wnnderful", "offset": 39, "confidence": round(_LOW, 3)}]
-    assert 0.85 < found["confidence"] < 0.99
-    assert uncertain_share(blocks) == 9 / sum(len(word) for word in found["text"].split())
+    assert block["uncertain"] == [{"text": "wnnderful", "offset": 39, "confidence": round(_LOW, 3)}]
+    assert 0.85 < block["confidence"] < 0.99
+    assert uncertain_share(blocks) == 9 / sum(len(word) for word in block["text"].split())
 
 
 def test_a_table_says_which_words_of_its_cells_are_uncertain() -> None:
@@ -57,11 +57,11 @@ def test_a_table_says_which_words_of_its_cells_are_uncertain() -> None:
         ]
     rules += [Rule(50, 100 + 20 * row, 250, 100 + 20 * row) for row in range(4)]
     rules += [Rule(x, 100, x, 160) for x in (50, 150, 250)]
-    (found,) = as_dicts(convert(PageContent(400, 600, tuple(lines), tuple(rules))), 1)
+    (table,) = as_dicts(convert(PageContent(400, 600, tuple(lines), tuple(rules))), 1)
 
-    assert found["type"] == "table"
-    (word,) = found["uncertain"]
-    assert word["text"] == found["text"][word["offset"] :][:2] == "29"
+    assert table["type"] == "table"
+    (word,) = table["uncertain"]
+    assert word["text"] == table["text"][word["offset"] :][:2] == "29"
 
 
 def test_text_that_was_not_recognised_says_nothing_of_how_sure_it_is() -> None:
@@ -80,9 +80,9 @@ def test_words_in_a_figure_count() -> None:
         _line("Drain", (_LOW,), top=280),
     )
     seen = (Region("figure", (40, 100, 300, 320), 0.9),)
-    found = orientation.blocks(PageContent(600, 800, lines, regions=seen), None)
-    (figure,) = as_dicts(found, 1)
+    converted = orientation.blocks(PageContent(600, 800, lines, regions=seen), None)
+    (figure,) = as_dicts(converted, 1)
 
     assert (figure["type"], figure["text"]) == ("picture", "Pressure valve\nInlet Outlet\nDrain")
     assert [(word["text"], word["offset"]) for word in figure["uncertain"]] == [("valve", 9), ("Drain", 28)]
-    assert uncertain_share(found) == 10 / 29
+    assert uncertain_share(converted) == 10 / 29

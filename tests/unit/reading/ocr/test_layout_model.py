@@ -38,9 +38,9 @@ def look_at(turn=None, angle=0):
 @pytest.fixture
 def seen(monkeypatch):
     """Lets the model see nothing, and lists for which pages it was asked."""
-    asked = []
-    monkeypatch.setattr(layout_model, "regions", lambda picture, content, _threads: asked.append(content) or ())
-    return asked
+    calls = []
+    monkeypatch.setattr(layout_model, "regions", lambda picture, content, _threads: calls.append(content) or ())
+    return calls
 
 
 @pytest.fixture
@@ -71,12 +71,12 @@ def convert(path, **options):
 
 @pytest.mark.slow
 def test_columns_of_a_real_page_are_seen():
-    found, _ = look_at()
+    regions, _ = look_at()
     for column in (LEFT, RIGHT):
-        text = covering(found, column, 0.9)
+        text = covering(regions, column, 0.9)
         assert text is not None
         assert (text.kind, text.score > 0.8) == ("text", True)
-    assert all(0 <= box[0] < box[2] <= 596 and 0 <= box[1] < box[3] <= 842 for _, box, _ in found)
+    assert all(0 <= box[0] < box[2] <= 596 and 0 <= box[1] < box[3] <= 842 for _, box, _ in regions)
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_poor_text_layer_of_which_there_is_no_picture_is_looked_at(tmp_path, s
     assert len(seen) == 1
 
 
-def test_without_its_model_auto_goes_on_by_geometry_and_does_not_try_again(tmp_path, unavailable, monkeypatch):
+def test_without_its_model_auto_falls_back_to_geometry_after_one_try(tmp_path, unavailable, monkeypatch):
     path, tried = columns_pdf(tmp_path / "a.pdf"), []
     load = layout_model._load
     monkeypatch.setattr(layout_model, "_load", lambda threads: tried.append(1) or load(threads))
@@ -165,7 +165,7 @@ def test_a_page_that_cannot_be_drawn_is_converted_by_geometry_unless_the_model_m
     assert seen == []
 
 
-def test_without_its_model_a_page_that_needs_it_fails_for_good_and_says_why(tmp_path, unavailable):
+def test_without_its_model_a_page_that_needs_it_fails_permanently_with_the_reason(tmp_path, unavailable):
     with pytest.raises(UnitError, match=r"cannot be loaded: .*models/absent\.onnx") as caught:
         convert(columns_pdf(tmp_path / "a.pdf"), layout="model")
     assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, "layout_unavailable")
@@ -224,7 +224,7 @@ def test_a_page_that_takes_long_to_draw_is_given_up(tmp_path):
         assert caught.value.code == "slow_drawing"
 
 
-def test_a_sketch_is_what_is_rendered(tmp_path):
+def test_a_sketch_equals_the_rendered_page(tmp_path):
     with pdfium.open_document(columns_pdf(tmp_path / "a.pdf")) as document, document.page(1) as page:
         assert page.sketch(72, layout_model.PIXELS, 60).tobytes() == page.render(72, layout_model.PIXELS).tobytes()
 

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.slow
 class Engine:
     """Finds the same text, or fails, whatever it is shown; `seen` are the sizes of that."""
 
-    def __init__(self, found=(), error=None):
-        self.found = found
+    def __init__(self, pieces=(), error=None):
+        self.pieces = pieces
         self.error = error
         self.seen = []
 
@@ -32,15 +32,15 @@ class Engine:
         self.seen.append(image.size)
         if self.error:
             raise self.error
-        texts = {quad: Text(text, 0.99) for quad, text in self.found}
+        texts = {quad: Text(text, 0.99) for quad, text in self.pieces}
         return SimpleNamespace(
             quads=list(texts), read=lambda quads: [texts.get(quad, Text("?", 0.1)) for quad in quads]
         )
 
 
-def answering(monkeypatch, found=(), error=None):
+def answering(monkeypatch, pieces=(), error=None):
     """Puts an engine in place that finds (text, corners), or raises; gives the sizes of pictures that it was shown."""
-    engine = Engine(found, error)
+    engine = Engine(pieces, error)
     monkeypatch.setattr(recognition._SHARED, "engine", engine)
     return engine.seen
 
@@ -58,8 +58,8 @@ def test_recognition_knows_that_it_cannot_read_a_scan():
         scan = page.render(150, 3_000_000)
     scan = scan.crop((0, scan.height // 2, scan.width, scan.height * 3 // 4))
     poor = scan.resize((scan.width // 4, scan.height // 4))
-    found = recognition.read(poor, threads=1)
-    assert is_doubtful("", found.confidence), found
+    reading = recognition.read(poor, threads=1)
+    assert is_doubtful("", reading.confidence), reading
 
 
 def test_blank_picture_has_no_lines():

@@ -58,33 +58,33 @@ class Reader:
 
 def page(turn, count=20):
     """(places as they are found, text with its corners from its own top left) of a turned page."""
-    found = [clockwise(corners, turn) for corners in column(count)]
-    return found, [(f"line {n} of it", turned(corners, turn)) for n, corners in enumerate(found)]
+    quads = [clockwise(corners, turn) for corners in column(count)]
+    return quads, [(f"line {n} of it", turned(corners, turn)) for n, corners in enumerate(quads)]
 
 
 @pytest.mark.parametrize("turn", TURNS)
 def test_lines_are_read_the_way_the_page_was_put_in(turn):
-    found, texts = page(turn)
+    quads, texts = page(turn)
     reader = Reader(texts)
-    assert read_all(found, reader) == [RecognisedText(*text) for text in texts]
-    assert reader.count <= len(found) + 6
+    assert read_all(quads, reader) == [RecognisedText(*text) for text in texts]
+    assert reader.count <= len(quads) + 6
 
 
 def test_an_upright_page_costs_nothing_more():
-    found, texts = page(0)
+    quads, texts = page(0)
     reader = Reader(texts)
-    read_all(found, reader)
-    assert reader.count == len(found)
+    read_all(quads, reader)
+    assert reader.count == len(quads)
 
 
 def test_smudged_text_stays_upright():
-    found, texts = page(0)
-    assert [piece.text for piece in read_all(found, Reader(texts, sure=0.8, unsure=0.78))] == [t for t, _ in texts]
+    quads, texts = page(0)
+    assert [piece.text for piece in read_all(quads, Reader(texts, sure=0.8, unsure=0.78))] == [t for t, _ in texts]
 
 
 def test_what_is_read_no_way_is_left_upright():
-    found = [clockwise(corners, 90) for corners in column(12)]  # writing from top to bottom
-    assert read_all(found, Reader([], unsure=0.4)) == []
+    quads = [clockwise(corners, 90) for corners in column(12)]  # writing from top to bottom
+    assert read_all(quads, Reader([], unsure=0.4)) == []
     assert read_all([], Reader([])) == []
 
 
@@ -100,19 +100,19 @@ def test_confidence_is_that_of_all_that_looks_like_text():
 
 
 def test_digits_are_compared_both_ways():
-    found, texts = page(180)
+    quads, texts = page(180)
     numbers = [("6890", corners) for _, corners in texts]
     sure_of_both = Reader(numbers, sure=0.99, unsure=0.92, wrong="0689")
-    assert {piece.text for piece in read_all(found, sure_of_both)} == {"6890"}
+    assert {piece.text for piece in read_all(quads, sure_of_both)} == {"6890"}
 
 
 @pytest.mark.parametrize("own", [90, 270])
 @pytest.mark.parametrize("turn", TURNS)
 def test_text_up_the_margin_is_read_on_turned_pages_too(turn, own):
-    found, texts = page(turn)
+    quads, texts = page(turn)
     margin = clockwise(quad(900.0, 100.0, 920.0, 700.0), turn)
     texts = [*texts, ("in the margin", turned(margin, (turn + own) % 360))]
-    lines = orientation.as_lines(read_all([*found, margin], Reader(texts)), (500.0, 500.0))
+    lines = orientation.as_lines(read_all([*quads, margin], Reader(texts)), (500.0, 500.0))
     level, angle = orientation.upright(PageContent(1000, 1000, tuple(lines)))
     assert angle == turn
     assert {line.text: line.angle for line in level.lines}["in the margin"] == own
@@ -133,7 +133,7 @@ def test_the_page_is_turned_with_all_that_is_on_it(turn):
 
 @pytest.mark.parametrize("lean", [-5, -2, -0.5, 0, 1, 3.5, 5])
 @pytest.mark.parametrize("turn", TURNS)
-def test_lean_is_found_and_taken_out(lean, turn):
+def test_the_skew_of_a_page_is_measured_and_corrected(lean, turn):
     _, texts = page(turn)
     leaning = [RecognisedText(text, orientation.rotated(corners, lean, (500.0, 500.0))) for text, corners in texts]
     assert orientation.skew([piece.corners for piece in leaning]) == pytest.approx(lean)

@@ -29,8 +29,8 @@ def table(lean=0.0):
 def test_a_table_in_a_picture_is_read_by_its_rules_even_if_it_leans(lean):
     picture, lines = table(lean)
     rules = pixel_rules.find(picture, lines, lean)
-    found = orientation.blocks(PageContent(600, 400, tuple(lines), tuple(rules)), None)
-    [only] = [block for block in found if isinstance(block, Table)]
+    converted = orientation.blocks(PageContent(600, 400, tuple(lines), tuple(rules)), None)
+    [only] = [block for block in converted if isinstance(block, Table)]
     assert [[plain(cell.runs) for cell in row] for row in only.rows] == [
         ["Name", "Born"],
         ["Ada", "1815"],

@@ -48,15 +48,19 @@ def refusal(path: Path) -> UnitError:
     return caught.value
 
 
-def test_a_child_sees_what_this_process_would(tmp_path: Path) -> None:
+def test_a_child_reads_a_frame_like_this_process(tmp_path: Path) -> None:
     path = tmp_path / "screen.png"
     path.write_bytes(encoded(SCREEN))
-    found, here = screen_frames.read_frame(path), read_here(path.read_bytes())
-    assert (found.phash, found.format, found.sketch.tobytes()) == (here.phash, here.format, here.sketch.tobytes())
+    in_child, in_process = screen_frames.read_frame(path), read_here(path.read_bytes())
+    assert (in_child.phash, in_child.format, in_child.sketch.tobytes()) == (
+        in_process.phash,
+        in_process.format,
+        in_process.sketch.tobytes(),
+    )
     assert screen_frames.jpeg_of(path) == as_jpeg(load_image(path))
 
 
-def test_a_stored_frame_that_is_gone_or_damaged_says_so_for_good(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_stored_frame_is_a_permanent_error(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(encoded(SCREEN)[:500])
     for name, code in (("none.png", "missing"), ("bad.png", "corrupt"), (".", "unreadable")):
         with pytest.raises(UnitError) as error:
@@ -72,7 +76,7 @@ def test_a_stored_frame_that_is_gone_or_damaged_says_so_for_good(tmp_path: Path)
     ],
     ids=["scans", "palette"],
 )
-def test_a_small_file_that_takes_too_much_is_refused_for_good_and_the_next_one_is_read(
+def test_a_small_bomb_is_a_permanent_error_and_the_next_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[], bytes], limits: Limits, code: str
 ) -> None:
     data = make()

@@ -113,7 +113,7 @@ def test_packs_are_chosen_by_the_script(packs: tuple[str, ...], script: str, cho
     assert second_opinion._languages(Tesseract("", "", packs), script) == chosen
 
 
-def test_words_become_lines_and_what_makes_no_sense_is_left_out() -> None:
+def test_words_become_lines_and_invalid_rows_are_left_out() -> None:
     rows = [
         _HEAD,
         _row("", 0, -1, level=4),
@@ -133,21 +133,21 @@ def test_words_become_lines_and_what_makes_no_sense_is_left_out() -> None:
     assert second.text == "next"
 
 
-def test_an_unsure_reading_asks_and_takes_what_is_better(tmp_path: Path) -> None:
+def test_an_uncertain_reading_requests_a_second_opinion_and_takes_the_better_one(tmp_path: Path) -> None:
     unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
 
     assert tesseract_words.improved(unsure, _PICTURE, tmp_path) == unsure
     with Image.open(tmp_path / second_opinion.PICTURE) as written:
         assert (written.size, written.mode) == ((400, 100), "L")
     (tmp_path / second_opinion.WORDS).write_text("\n".join([_HEAD, _row("Привет,", 10), _row("мир", 100)]))
-    found = tesseract_words.improved(unsure, _PICTURE, tmp_path)
+    better = tesseract_words.improved(unsure, _PICTURE, tmp_path)
 
-    assert [line.text for line in found.lines] == ["Привет, мир"]
-    assert found.engines == ("rapidocr", "tesseract")
-    assert found.confidence == pytest.approx(0.955)
+    assert [line.text for line in better.lines] == ["Привет, мир"]
+    assert better.engines == ("rapidocr", "tesseract")
+    assert better.confidence == pytest.approx(0.955)
 
 
-def test_a_sure_reading_does_not_ask(tmp_path: Path) -> None:
+def test_a_certain_reading_requests_no_second_opinion(tmp_path: Path) -> None:
     sure = Reading([Line("clear", 10, 10, 180, 30, 15, sure=(0.99,))], 0.99)
 
     assert tesseract_words.improved(sure, _PICTURE, tmp_path) is sure

@@ -103,9 +103,9 @@ def test_letters_are_put_in_the_order_of_their_places_and_marks_after_their_lett
         return (lefts[index], 0.0, rights[index], 10.0)
 
     piece = bidi.Piece(Word(text, 20, 0, 80, 10, _SIZE, PLAIN, 0, spaced=True), "right", 0, len(text))
-    (found,) = bidi.spelled(text, [piece], box)
+    (ordered,) = bidi.spelled(text, [piece], box)
 
-    assert found.word.text == "בראש\u05c1\u05b4ית"
+    assert ordered.word.text == "בראש\u05c1\u05b4ית"
 
 
 def _line(text: str, left: float, top: float, right: float, words: Sequence[Span] = ()) -> Line:

@@ -44,11 +44,11 @@ def refusal(act: Callable[[], object]) -> UnitError:
 
 
 def readers() -> list[psutil.Process]:
-    found = []
+    observed = []
     for process in psutil.Process().children():
         with suppress(psutil.Error):  # others' may have ended
-            found += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
-    return found
+            observed += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
+    return observed
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_pages_of_one_document_are_read_by_one_child_that_opens_it_once(tmp_path
         assert readers() == [first]
 
 
-def test_a_child_that_was_started_ahead_is_the_one_that_reads(tmp_path: Path) -> None:
+def test_a_child_started_in_advance_reads_the_pages(tmp_path: Path) -> None:
     child.close_idle()
     before = {process.pid for process in psutil.Process().children()}
     child.prepare()
@@ -123,7 +123,7 @@ def test_a_child_that_was_started_ahead_is_the_one_that_reads(tmp_path: Path) ->
     assert [process.pid for process in readers() if process.pid not in before] == started
 
 
-def test_whoever_stops_waiting_leaves_no_child_behind(tmp_path: Path) -> None:
+def test_a_caller_that_stops_waiting_leaves_no_child_behind(tmp_path: Path) -> None:
     class Stopped(Exception):
         pass
 
@@ -149,27 +149,27 @@ def test_a_signal_for_all_processes_of_a_worker_fails_no_page(tmp_path: Path) ->
 
 
 def test_a_child_ends_with_its_parent_even_while_it_is_stuck() -> None:
-    theirs, ours = os.pipe()
+    write_end, read_end = os.pipe()
     stuck = "import sys, re; from pipeline.reading.sandbox.child_main import _end_with; _end_with(int(sys.argv[1]))\n"
     stuck += "print(flush=True); re.match('(a+)+$', 'a' * 60 + 'b')"  # holds on to Python for ever
     with subprocess.Popen(
-        [sys.executable, "-c", stuck, str(theirs)], pass_fds=[theirs], stdout=subprocess.PIPE
+        [sys.executable, "-c", stuck, str(write_end)], pass_fds=[write_end], stdout=subprocess.PIPE
     ) as process:
-        os.close(theirs)
+        os.close(write_end)
         assert process.stdout
         process.stdout.readline()
-        os.close(ours)
+        os.close(read_end)
         assert process.wait(60) == -signal.SIGIO
 
 
-def test_a_child_that_is_killed_is_replaced_and_if_that_happens_again_the_page_waits(tmp_path: Path) -> None:
+def test_a_killed_child_is_replaced_and_after_a_second_kill_the_page_waits(tmp_path: Path) -> None:
     child.close_idle()
     killed: list[int] = []
 
     def kill(times: int) -> bool:
         for process in readers():
-            begun = process.memory_info().rss > 80_000_000  # it has the picture
-            if begun and len(killed) < times and process.pid not in killed:
+            has_picture = process.memory_info().rss > 80_000_000  # it has the picture
+            if has_picture and len(killed) < times and process.pid not in killed:
                 process.kill()
                 killed.append(process.pid)
         return True
@@ -201,7 +201,7 @@ def test_a_fork_has_nothing_to_do_with_the_children_of_its_parent(tmp_path: Path
     subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=120)
 
 
-def test_no_process_to_read_with_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_to_start_a_child_is_a_transient_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
@@ -212,7 +212,7 @@ def test_no_process_to_read_with_is_said_and_tried_again(tmp_path: Path, monkeyp
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "no_reader")
 
 
-def test_many_page_numbers_are_told_as_runs(tmp_path: Path) -> None:
+def test_page_numbers_are_passed_to_a_child_as_runs(tmp_path: Path) -> None:
     path = text_pdf(tmp_path / "a.pdf", [[f"page {number}"] for number in range(1, 8)])
     with Pages(path, SMALL) as pages:
         assert re.search(r'"pages": 7\b', pages.survey([1, 2, 5, 7], lambda: None))
@@ -236,7 +236,7 @@ def test_a_machine_that_is_too_busy_is_not_the_files_fault(
         clock.check()
 
 
-def test_what_the_system_kills_for_want_of_memory_is_read_again_however_much_it_took() -> None:
+def test_a_child_killed_by_the_system_is_a_transient_error_whatever_its_memory() -> None:
     bounds = child._Bounds("page 1", page_limits(10, 200), "")
     ends = {-signal.SIGKILL: "reader_killed", -signal.SIGABRT: "too_large", -signal.SIGXCPU: "too_slow"}
     for ended, code in ends.items():

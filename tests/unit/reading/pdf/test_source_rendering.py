@@ -73,9 +73,9 @@ def rendered(tmp_path, image, name="a.png", max_pixels=10**6, **options):
     image.save(tmp_path / name, **options)
     inspect(tmp_path / name, LIMITS)
     ((_, picture),) = render_pages(tmp_path / name, [1], tmp_path / "out", 72, max_pixels)
-    with Image.open(picture) as made:
-        assert made.mode == "RGB"
-        return made.copy()
+    with Image.open(picture) as page:
+        assert page.mode == "RGB"
+        return page.copy()
 
 
 def test_transparency_becomes_white(tmp_path):
@@ -116,9 +116,9 @@ def test_photos_are_turned_upright(tmp_path):
 
 @pytest.mark.parametrize("mode", ["1", "P", "RGBA", "I;16", "CMYK"])
 def test_pictures_are_made_smaller_where_they_have_too_many_pixels(tmp_path, mode):
-    made = rendered(tmp_path, Image.new(mode, (900, 600)), "a.tiff", max_pixels=20_000)
-    assert made.width * made.height <= 20_000
-    assert made.width / made.height == pytest.approx(1.5, abs=0.02)
+    image = rendered(tmp_path, Image.new(mode, (900, 600)), "a.tiff", max_pixels=20_000)
+    assert image.width * image.height <= 20_000
+    assert image.width / image.height == pytest.approx(1.5, abs=0.02)
 
 
 def test_frames_of_a_tiff_are_rendered_each(tmp_path):

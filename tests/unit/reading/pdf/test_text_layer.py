@@ -24,9 +24,9 @@ def page(tmp_path):
 
 
 def styled(content, extra="", objects=(), box="0 0 600 800"):
-    made = pdf_bytes([Sheet(content, box, extra, objects)])
+    pdf = pdf_bytes([Sheet(content, box, extra, objects)])
     fonts = " ".join(f"/{name}<</Type/Font/Subtype/Type1/BaseFont/{font}>>" for name, font in FONTS.items())
-    return made.replace(b"/Font<</F1 3 0 R>>", f"/Font<</F1 3 0 R {fonts}>>".encode())
+    return pdf.replace(b"/Font<</F1 3 0 R>>", f"/Font<</F1 3 0 R {fonts}>>".encode())
 
 
 def words(font, text, x, y, size=12):
@@ -84,7 +84,7 @@ def test_text_drawn_twice_is_read_once(page):
     assert [line.text for line in lines] == ["Shadow"]
 
 
-def test_the_same_words_elsewhere_are_read_again(page):
+def test_repeated_words_elsewhere_on_the_page_are_kept(page):
     lines, _ = page(shown("Total", 50, 700) + shown("Total", 50, 650))
     assert [line.text for line in lines] == ["Total", "Total"]
 
@@ -144,13 +144,13 @@ def test_a_picture_of_one_dot_drawn_long_is_a_rule_and_others_are_images(page):
     assert [tuple(round(value) for value in box) for box in drawn.images] == [(50, 320, 140, 400)]
 
 
-def test_rules_inside_of_forms_are_found_and_nested_forms_end(page, tmp_path):
+def test_rules_in_forms_are_read_and_endless_nesting_ends(page, tmp_path):
     form = b"<</Type/XObject/Subtype/Form/BBox[0 0 600 800]/Resources<</XObject<</Fm 5 0 R>>>>/Length 34>>"
     form += b"stream\n50 700 m 300 700 l S /Fm Do       \nendstream"
     content = b"q 1 0 0 1 0 -100 cm /Fm Do Q\n"
     path = tmp_path / "forms.pdf"
-    made = pdf_bytes([Sheet(content, "0 0 600 800", "", (form,))])
-    path.write_bytes(made.replace(b"/Font<</F1 3 0 R>>", b"/XObject<</Fm 5 0 R>>/Font<</F1 3 0 R>>"))
+    pdf = pdf_bytes([Sheet(content, "0 0 600 800", "", (form,))])
+    path.write_bytes(pdf.replace(b"/Font<</F1 3 0 R>>", b"/XObject<</Fm 5 0 R>>/Font<</F1 3 0 R>>"))
     with pdfium.open_document(path) as document, document.page(1) as opened:
         rules = drawings.read(opened).rules
     assert (round(rules[0].left), round(rules[0].top)) == (50, 200)
@@ -193,7 +193,7 @@ def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
     assert block["bbox"][0] == pytest.approx(72, abs=1)
 
 
-def test_a_hyphen_at_a_lines_end_is_told_from_a_glyph_without_character():
+def test_a_hyphen_at_a_lines_end_differs_from_a_glyph_without_a_character():
     with pdfium.open_document(corpus_file("documents/copy-protected.pdf")) as document, document.page(2) as opened:
         lines = text_layer.read(opened).lines
     assert any("practical difficulties" in line.text for line in lines)

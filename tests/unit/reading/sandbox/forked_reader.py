@@ -17,7 +17,11 @@ from pipeline.reading.text.text_files import read_file
 
 def children() -> set[int]:
     """The processes that read for this one."""
-    return {one.pid for one in psutil.Process().children() if "pipeline.reading.sandbox.child_main" in one.cmdline()}
+    return {
+        process.pid
+        for process in psutil.Process().children()
+        if "pipeline.reading.sandbox.child_main" in process.cmdline()
+    }
 
 
 def read(path: Path) -> str:
@@ -26,18 +30,18 @@ def read(path: Path) -> str:
 
 def main(path: Path, expected: str) -> None:
     assert expected in read(path)
-    ours = children()
+    own_children = children()
     fork = os.fork()
     if not fork:
         assert expected in read(path)
         own = children()
         assert own
-        assert not own & ours
+        assert not own & own_children
         child.close_idle()
         os._exit(0)
     assert os.waitpid(fork, 0)[1] == 0
     assert expected in read(path)
-    assert ours & children()
+    assert own_children & children()
 
 
 if __name__ == "__main__":

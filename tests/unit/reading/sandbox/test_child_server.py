@@ -49,20 +49,20 @@ def readers(server: psutil.Popen) -> list[psutil.Process]:
 
 def started() -> list[psutil.Process]:
     """The readers that this process has started itself."""
-    ours = psutil.Process().children()
+    processes = psutil.Process().children()
     return [
-        one
-        for one in ours
-        if one.status() != psutil.STATUS_ZOMBIE and "pipeline.reading.sandbox.child_main" in one.cmdline()
+        process
+        for process in processes
+        if process.status() != psutil.STATUS_ZOMBIE and "pipeline.reading.sandbox.child_main" in process.cmdline()
     ]
 
 
 def descriptors(process: psutil.Process) -> dict[int, str]:
     folder = Path(f"/proc/{process.pid}/fd")
-    return {int(one.name): str(one.readlink()) for one in folder.iterdir()}
+    return {int(descriptor.name): str(descriptor.readlink()) for descriptor in folder.iterdir()}
 
 
-def test_children_share_what_the_server_has_loaded_and_nothing_of_who_uses_them(
+def test_children_share_the_servers_modules_and_no_descriptors_or_secrets_of_callers(
     server: psutil.Popen, tmp_path: Path
 ) -> None:
     assert "some words" in read(tmp_path)
@@ -79,7 +79,7 @@ def test_children_share_what_the_server_has_loaded_and_nothing_of_who_uses_them(
     wait_until(lambda: len(descriptors(server)) == 5, 60, "nothing of it is left", last=lambda: descriptors(server))
 
 
-def test_how_a_child_ended_is_told(server: psutil.Popen, tmp_path: Path) -> None:
+def test_the_caller_learns_the_signal_that_ended_a_child(server: psutil.Popen, tmp_path: Path) -> None:
     read(tmp_path)
     (reader,) = readers(server)
     reader.send_signal(signal.SIGSTOP)
@@ -110,7 +110,7 @@ def test_when_the_server_is_killed_its_children_go_on_and_the_next_is_started(
     assert started()
 
 
-def test_the_server_ends_with_who_started_it(server: psutil.Popen, tmp_path: Path) -> None:
+def test_the_server_ends_with_the_process_that_started_it(server: psutil.Popen, tmp_path: Path) -> None:
     read(tmp_path)
     server.stdin.close()
     assert server.wait(60) == 0

@@ -14,25 +14,25 @@ SENTENCE = "The quick brown fox jumps over the lazy dog. "
 
 def chunks(*sections: Section, tokens: int = 60, overlap: int = 10) -> list[Chunk]:
     reading = Reading("", list(sections))
-    found = split(reading, tokens, overlap)
-    assert all(reading.text[chunk.start : chunk.end] == chunk.text for chunk in found)
-    assert all(chunk.text.strip() for chunk in found)
-    assert found == split(reading, tokens, overlap)
-    return found
+    parts = split(reading, tokens, overlap)
+    assert all(reading.text[chunk.start : chunk.end] == chunk.text for chunk in parts)
+    assert all(chunk.text.strip() for chunk in parts)
+    assert parts == split(reading, tokens, overlap)
+    return parts
 
 
 def test_a_headings_link_to_itself_is_not_part_of_its_name() -> None:
     text = '# [](#guide)Guide\n\none\n\n## Oil [¶](#oil "Link to this heading")\n\ntwo\n\n### [C#](/c)\n\nthree'
-    found = split(Reading("", [Section(text)]), 8, 0)
-    assert found[-1].heading == ("Guide", "Oil", "C#")
+    parts = split(Reading("", [Section(text)]), 8, 0)
+    assert parts[-1].heading == ("Guide", "Oil", "C#")
 
 
 def test_a_chunk_stands_under_the_headings_above_it():
     headings = "# Guide", "## Set *up*", "Other\n-----", "# End"
     text = "\n\n".join(f"{heading}\n\n{SENTENCE * 8}" for heading in headings)
-    found = chunks(Section(text))
-    assert not any(chunk.text.startswith(("# Guide", "Other")) and len(chunk.text) < 20 for chunk in found)
-    paths = list(dict.fromkeys(chunk.heading for chunk in found))
+    parts = chunks(Section(text))
+    assert not any(chunk.text.startswith(("# Guide", "Other")) and len(chunk.text) < 20 for chunk in parts)
+    paths = list(dict.fromkeys(chunk.heading for chunk in parts))
     assert paths == [("Guide",), ("Guide", "Set up"), ("Guide", "Other"), ("End",)]
 
 
@@ -50,9 +50,9 @@ def test_a_hash_in_code_makes_no_heading():
 
 def test_all_text_is_in_a_chunk():
     text = "\n\n".join(f"**Part {number}**\n\n{SENTENCE * 12}" for number in range(120))
-    found = chunks(Section(text))
+    parts = chunks(Section(text))
     covered = bytearray(len(text))
-    for chunk in found:
+    for chunk in parts:
         covered[chunk.start : chunk.end] = b"\1" * (chunk.end - chunk.start)
     assert "".join(char for char, known in zip(text, covered, strict=True) if not known).strip() == ""
 

@@ -122,7 +122,7 @@ def written(path: Path, data: bytes | str) -> Path:
         ("lines.txt", b"a\0b\r\nc" + b"text " * 200, "ab\nc"),
     ],
 )
-def test_text_of_any_encoding_is_told_by_its_content(tmp_path: Path, name: str, data: bytes, says: str):
+def test_the_encoding_of_a_text_is_detected_from_its_content(tmp_path: Path, name: str, data: bytes, says: str):
     assert says in read(written(tmp_path / "stored", data), name).text
 
 
@@ -190,9 +190,9 @@ def test_entities_neither_multiply_nor_show_files_of_this_machine(tmp_path: Path
         written(tmp_path / f"{kind}.xml", text + feed.format("&e;" * count))
     for path in sorted(tmp_path.glob("*.*")):
         with suppress(UnitError):  # refusing it is as good
-            found = read(path).text
-            assert "nobody may read" not in found
-            assert len(found) < 100_000
+            content = read(path).text
+            assert "nobody may read" not in content
+            assert len(content) < 100_000
 
 
 def test_more_text_or_markup_or_bytes_than_allowed_is_refused(tmp_path: Path):
@@ -225,11 +225,11 @@ def test_what_is_not_wanted_any_more_is_killed(slow_file: Path):
 
 
 def running_children() -> list[psutil.Process]:
-    found = []
+    pids = []
     for process in psutil.Process().children():
         with suppress(psutil.Error):  # others' may have ended
-            found += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
-    return found
+            pids += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
+    return pids
 
 
 def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
@@ -308,7 +308,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path):
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "changed")
 
 
-def test_pipes_and_folders_and_what_is_not_there_are_refused(tmp_path: Path):
+def test_pipes_folders_and_missing_files_are_refused(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe").code == "unsupported"
     assert refusal(tmp_path).code == "unsupported"

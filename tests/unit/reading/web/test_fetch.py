@@ -50,8 +50,13 @@ def failure(url: str, limits: FetchLimits = LIMITS, **options: object) -> UnitEr
 
 def test_an_answer_comes_with_its_facts_into_memory_or_a_file(server: WebServer, tmp_path: Path):
     server.pages["/a"] = lambda request: request.answer(b"hello", Content_Type="Text/Plain; charset=latin-1")
-    found = get(server.url("/a#part"))
-    assert (found.body, found.status, found.content_type, found.charset) == (b"hello", 200, "text/plain", "latin-1")
+    fetched = get(server.url("/a#part"))
+    assert (fetched.body, fetched.status, fetched.content_type, fetched.charset) == (
+        b"hello",
+        200,
+        "text/plain",
+        "latin-1",
+    )
     assert get(server.url("/a"), to=tmp_path / "a").size_bytes == 5
     assert (tmp_path / "a").read_bytes() == b"hello"
 
@@ -93,7 +98,7 @@ def test_ports_of_other_services_are_refused(port: int):
     192.31.196.1 192.52.193.1 192.175.48.1 3fff::1 3fff:fff::1 5f00::1 2001:20::1 2620:4f:8000::1 fd00:ec2::254 100::1
     """.split(),  # noqa: SIM905  # thirty strings would be harder to read
 )
-def test_no_address_of_a_network_of_somebodys_own_is_public(address: str):
+def test_no_address_of_a_private_network_is_public(address: str):
     assert not is_public(ipaddress.ip_address(address))
 
 
@@ -131,22 +136,22 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(server: WebSe
     assert server.connections == 0
 
 
-def test_a_name_that_resolves_to_something_else_the_second_time_is_not_followed_there(server: WebServer):
+def test_a_name_is_resolved_once_so_a_later_answer_has_no_effect(server: WebServer):
     answers = iter([["127.0.0.1"], ["169.254.169.254"]])
-    asked = []
+    names = []
 
     def rebinding(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
+        names.append(host)
         return next(answers)
 
     server.pages["/"] = redirect("/again")
     error = failure(server.url("/"), resolve=rebinding)
     assert error.code == "address_refused"
-    assert asked == ["site.test", "site.test"]  # Once for each connection, and the connection went where that said.
+    assert names == ["site.test", "site.test"]  # Once for each connection, and the connection went where that said.
     assert len(server.seen) == 1
 
 
-def test_private_addresses_are_allowed_by_setting_but_never_those_of_clouds(server: WebServer):
+def test_a_setting_allows_private_addresses_but_never_metadata_services_of_clouds(server: WebServer):
     server.pages["/"] = lambda request: request.answer(b"ok")
     assert get(server.url("/"), allow_private=True).body == b"ok"
     for metadata in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "[fd00:ec2::254]"):
@@ -222,8 +227,8 @@ def test_an_absurd_wait_is_a_day_or_none(server: WebServer, wait: str):
         request.send(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: " + wait.encode() + b"\r\n\r\n")
 
     server.pages["/"] = refuse
-    found = failure(server.url("/")).retry_after_s
-    assert found is None or 0 <= found <= 86_400
+    wait_s = failure(server.url("/")).retry_after_s
+    assert wait_s is None or 0 <= wait_s <= 86_400
 
 
 @pytest.mark.parametrize("page", [endless, bomb, lambda request: request.answer(b"x", Content_Length="200000")])
@@ -249,7 +254,7 @@ def trickle(head: bytes, byte: bytes):
     [trickle(b"HTTP/1.1 200 OK\r\nX: ", b"a"), trickle(b"HTTP/1.1 200 OK\r\n\r\n", b"a"), Request.wait],
     ids=["headers", "body", "silence"],
 )
-def test_a_slow_server_holds_nobody_up(server: WebServer, page):
+def test_a_slow_server_is_cut_off_at_the_time_limit(server: WebServer, page):
     server.pages["/"] = page
     began = time.monotonic()
     error = failure(server.url("/"), FetchLimits(timeout_s=0.4))
@@ -257,7 +262,7 @@ def test_a_slow_server_holds_nobody_up(server: WebServer, page):
     assert time.monotonic() - began < 60
 
 
-def test_a_slow_name_server_holds_nobody_up(server: WebServer):
+def test_a_slow_name_server_is_cut_off_at_the_time_limit(server: WebServer):
     over = threading.Event()
 
     def slow(host: str, port: int) -> Sequence[str]:
@@ -297,7 +302,7 @@ def test_a_packed_answer_is_unpacked(server: WebServer):
         ("503 Service Unavailable", ErrorKind.TRANSIENT),
     ],
 )
-def test_a_status_says_whether_to_try_again_and_when(server: WebServer, status: str, kind: ErrorKind):
+def test_a_status_decides_whether_and_when_to_retry(server: WebServer, status: str, kind: ErrorKind):
     server.pages["/"] = lambda request: request.answer(status=status, Retry_After="7")
     error = failure(server.url("/"))
     assert (error.kind, error.code) == (kind, f"http_{status[:3]}")

@@ -76,17 +76,17 @@ def test_of_a_web_page_the_article_is_read(server: WebServer):
     server.pages["/"] = lambda request: request.answer(
         corpus_file("knowledge/test_blog.html").read_bytes(), Content_Type="text/html"
     )
-    found = read(server.url("/"))
-    assert found.title.startswith("Does Model and Inference Parameter Matter")
-    assert "Large language models (LLMs) are powerful" in found.text
-    assert "Skip to main content" not in found.text
-    assert [section.source for section in found.sections] == [server.url("/")]
+    reading = read(server.url("/"))
+    assert reading.title.startswith("Does Model and Inference Parameter Matter")
+    assert "Large language models (LLMs) are powerful" in reading.text
+    assert "Skip to main content" not in reading.text
+    assert [section.source for section in reading.sections] == [server.url("/")]
 
 
 def test_a_page_without_an_article_is_read_as_a_whole(server: WebServer):
     server.pages["/"] = html("<html><title>Links</title><body><nav><a href='/a'>One thing</a></nav></body></html>")
-    found = read(server.url("/"))
-    assert (found.title, "One thing" in found.text) == ("Links", True)
+    reading = read(server.url("/"))
+    assert (reading.title, "One thing" in reading.text) == ("Links", True)
 
 
 def test_an_address_of_a_file_is_read_as_that(server: WebServer):
@@ -97,9 +97,9 @@ def test_an_address_of_a_file_is_read_as_that(server: WebServer):
     ):
         data = corpus_file(f"knowledge/{name}").read_bytes()
         server.pages["/file"] = lambda request, data=data, kind=kind: request.answer(data, Content_Type=kind)
-        found = read(server.url("/file"))
-        assert says in found.text
-        assert {section.source for section in found.sections} == {server.url("/file")}
+        reading = read(server.url("/file"))
+        assert says in reading.text
+        assert {section.source for section in reading.sections} == {server.url("/file")}
 
 
 def test_the_encoding_that_a_server_names_is_used(server: WebServer):
@@ -116,14 +116,14 @@ def test_the_pages_of_indexes_and_packed_sitemaps_are_read_once(server: WebServe
     for name in ("one", "two", "three"):
         server.pages[f"/{name}"] = html(page(f"Page {name}"))
     shares: list[float] = []
-    found = read_sitemap(
+    listing = read_sitemap(
         server.url("/index.xml"), LIMITS, lambda: True, shares.append, allow_private=LOCAL, resolve=resolve
     )
-    assert [section.source for section in found.sections] == [
+    assert [section.source for section in listing.sections] == [
         server.url(f"/{name}") for name in ("one", "two", "three")
     ]
-    assert found.sections[0].text.startswith("# Page one")
-    assert found.warnings == []
+    assert listing.sections[0].text.startswith("# Page one")
+    assert listing.warnings == []
     assert shares == sorted(shares)
     assert shares[-1] == 1
 
@@ -133,11 +133,11 @@ def test_pages_elsewhere_and_pages_that_fail_are_warnings(server: WebServer):
         sitemap(server.url("/one"), server.url("/gone"), server.url("/x", "other.test"), "file:///etc/passwd")
     )
     server.pages["/one"] = html(page("One"))
-    found = follow(server.url("/s.xml"))
-    assert len(found.sections) == 1
-    assert len(found.warnings) == 2
-    assert "2 addresses" in found.warnings[0]
-    assert "404" in found.warnings[1]
+    listing = follow(server.url("/s.xml"))
+    assert len(listing.sections) == 1
+    assert len(listing.warnings) == 2
+    assert "2 addresses" in listing.warnings[0]
+    assert "404" in listing.warnings[1]
 
 
 def test_a_sitemap_whose_pages_all_fail_fails_like_them(server: WebServer):
@@ -187,9 +187,9 @@ def test_more_pages_and_deeper_indexes_than_allowed_are_left_out(server: WebServ
     server.pages["/s.xml"] = xml(sitemap(*(server.url(f"/{n}") for n in range(5))))
     for number in range(5):
         server.pages[f"/{number}"] = html(page(f"Page {number}"))
-    found = follow(server.url("/s.xml"), SitemapLimits(max_pages=2))
-    assert len(found.sections) == 2
-    assert "first 2" in found.warnings[-1]
+    listing = follow(server.url("/s.xml"), SitemapLimits(max_pages=2))
+    assert len(listing.sections) == 2
+    assert "first 2" in listing.warnings[-1]
     assert failure(server.url("/0.xml"), SitemapLimits(max_depth=1)).code == "no_pages"
 
 
