@@ -288,12 +288,13 @@ class Settings(_Sources):
 
     @property
     def broker_url(self) -> str:
-        """Celery's broker and result backend."""
+        """The URL of Celery's broker and result backend."""
         return self.redis.celery
 
     @property
     def private_names(self) -> tuple[str, ...]:
-        """The names of files and folders in the data folder."""
+        """The names of Penstock's own files and folders in the data folder, which `privacy.close` keeps private if the
+        folder is shared."""
         folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir, self.answer_dir)
         return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 
@@ -339,7 +340,8 @@ def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]
 
 
 def config_path() -> Path:
-    """Return the path of the TOML file with settings; the default file need not exist."""
+    """Return the path of the TOML file with settings; the default file need not exist. Raises `UnreadableSettingsError`
+    for a path that is too long."""
     named = os.environ.get(CONFIG)
     data_dir = os.environ.get("PENSTOCK_DATA_DIR")
     for variable, value in ((CONFIG, named), ("PENSTOCK_DATA_DIR", data_dir)):
@@ -350,5 +352,6 @@ def config_path() -> Path:
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """Return the settings of this process, read once. Tests call `get_settings.cache_clear()`."""
+    """Return the settings of this process, read once. Tests call `get_settings.cache_clear()`. Raises
+    `UnreadableSettingsError` or `ValidationError`."""
     return Settings()

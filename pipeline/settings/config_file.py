@@ -46,7 +46,8 @@ def change(path: Path, changes: Sequence[Change]) -> None:
 
 
 def changed(text: str, changes: Sequence[Change]) -> str:
-    """Return the text with these keys set. Raises `UneditableFileError` if anything else would change too."""
+    """Return the text of a TOML file with these keys set. Raises `UneditableFileError` if anything else would change
+    too, and `TOMLDecodeError` for invalid TOML."""
     wanted, edited = copy.deepcopy(tomllib.loads(text)), text
     for path, values in changes:
         table: Any = wanted
@@ -65,7 +66,8 @@ def changed(text: str, changes: Sequence[Change]) -> str:
 
 
 def variables_of_provider(name: str) -> list[str]:
-    """Return the environment variables that set any field of this provider. They override the file."""
+    """Return the environment variables that set any field of this provider, or all providers as JSON. They override the
+    file."""
     whole, own = f"{PREFIX}PROVIDERS", f"{PREFIX}PROVIDERS__{name}".upper()
     return sorted(
         variable

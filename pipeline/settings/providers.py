@@ -29,7 +29,7 @@ class Price(BaseModel):
     output: float = Field(default=0, ge=0)
 
     def of(self, input_tokens: int, output_tokens: int) -> float:
-        """Return the cost of one call."""
+        """Return the cost of one call with these numbers of tokens."""
         return (input_tokens * self.input + output_tokens * self.output) / 1e6
 
 
@@ -88,7 +88,7 @@ class ProviderProfile(BaseModel):
 
     @property
     def lacks_key(self) -> bool:
-        """Whether a required key is missing; services on one's own machines often need none."""
+        """Whether the key of the public service is missing; services at other addresses may need none."""
         return self.kind != "nodes" and self.base_url == PUBLIC_SERVICE and not self.api_key.get_secret_value().strip()
 
     def price(self, model: str) -> Price | None:

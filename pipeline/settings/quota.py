@@ -23,7 +23,7 @@ def zone(name: str) -> tzinfo:
 
 
 def next_reset(now: datetime, at: time, where: tzinfo) -> datetime:
-    """Return the next time after `now` when the clock in zone `where` shows `at`."""
+    """Return the next time after `now`, in its time zone, when the clock in zone `where` shows `at`."""
     local = now.astimezone(where)
     reset = local.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
     if reset <= local:

@@ -42,7 +42,8 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
-    """Announce the address of a server (`api` or `gateway`) to `address_in_use` until the block ends."""
+    """Write the address of a server (`api` or `gateway`) into the data folder, for `address_in_use`, until the block
+    ends."""
     path = _file(settings, server)
     path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "address": address}))
     try:
@@ -53,7 +54,7 @@ def announced(settings: Settings, server: str, address: str) -> Iterator[None]:
 
 
 def address_in_use(settings: Settings, server: str) -> str:
-    """Return the address of the running server of this data folder; empty if it does not run."""
+    """Return the announced address of this data folder's server, if it accepts a connection; else empty."""
     announcement = _announcement(settings, server)
     address = str(announcement.get("address", ""))
     try:

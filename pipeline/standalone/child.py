@@ -10,7 +10,8 @@ from pipeline.standalone import celery_program
 
 
 def end_with_supervisor() -> None:
-    """Send ourselves SIGTERM when the supervisor ends in any way, which closes our standard input."""
+    """Start a thread that sends this process SIGTERM when the supervisor ends in any way, which closes our standard
+    input."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -39,7 +39,8 @@ class Demand:
 
 @contextmanager
 def demand(settings: Settings) -> Iterator[Demand]:
-    """Start the stack unless it runs, and keep it up. `using_stack` waits until it is up.
+    """Start the stack unless it runs, without waiting for it, and keep it up during the block. `using_stack` waits
+    until it is up.
 
     With the user's own Redis, start nothing.
     """

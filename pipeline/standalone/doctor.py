@@ -48,7 +48,8 @@ QUICK = ("packages", "settings", "data folder", "database", "installation", "red
 
 
 def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
-    """Run all checks, or some, in the order in which to fix problems. A check that raises has failed."""
+    """Run all checks, or those with the names in `only`; return their results in the order in which to fix problems. A
+    check that raises has failed."""
     results: list[Check] = []
     runners: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
         "packages": (_versions, ""),
@@ -135,7 +136,7 @@ def _database(settings: Settings) -> Iterator[Check]:
 
 
 def _is_current(context: Context) -> bool:
-    """Whether the database is usable. If not, its own check reports that."""
+    """Whether the database can be reached and has this version's schema. If not, its own check reports that."""
     try:
         return current(context.db) == HEAD
     except (UserError, SQLAlchemyError):
@@ -318,7 +319,7 @@ class About:
 
 
 def about(context: Context) -> About:
-    """Return the state of this installation."""
+    """Return the facts about this installation, after running the quick checks."""
     settings = context.settings
     return About(
         version("penstock"),

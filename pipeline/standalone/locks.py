@@ -18,7 +18,7 @@ class FileLock:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def acquire(self, *, shared: bool = False, wait: bool = False) -> bool:
-        """Take the lock; False if others hold it and `wait` is off."""
+        """Take the lock, exclusively unless `shared`; False if others hold it and `wait` is off."""
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
         try:
             fcntl.flock(self._descriptor, mode)
@@ -49,12 +49,13 @@ class FileLock:
 
 
 def supervisor_lock(settings: Settings) -> FileLock:
-    """Return the lock held by the one supervisor of a data folder."""
+    """Return the lock that the one supervisor of a data folder holds. The caller acquires it."""
     return FileLock(settings.data_dir / "supervisor.lock")
 
 
 def users_lock(settings: Settings) -> FileLock:
-    """Return the lock held shared by each command that uses the stack, and exclusively by a supervisor that ends."""
+    """Return the lock that each command holds shared while it uses the stack, and a supervisor that ends exclusively.
+    The caller acquires it."""
     return FileLock(settings.data_dir / "users.lock")
 
 

@@ -60,7 +60,7 @@ class Child:
             self.process.send_signal(number)
 
     def kill_session(self) -> None:
-        """Kill processes that a dead child left running, such as those of its pool."""
+        """Kill the child if it still runs, and all processes of its session, such as those of its pool."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ class Child:
 
 
 def children(settings: Settings, servers: Collection[str], *, on_demand: bool) -> list[Child]:
-    """Return the children for workers by role, beat, and `servers`.
+    """Return the children for workers by role, beat, and `servers`; none is started yet.
 
     `on_demand`: for a command, which needs none of beat's first tasks, so beat starts later; no screens are captured.
     """
@@ -95,7 +95,8 @@ def children(settings: Settings, servers: Collection[str], *, on_demand: bool) -
 
 
 def readers(settings: Settings) -> list[Child]:
-    """Return the process that forks readers; empty where readers are started as programs."""
+    """Return the process that forks readers, not started yet, and make this process use it; empty where readers are
+    started as programs."""
     path = settings.readers_socket
     if path is None or not FORKS:
         return []

@@ -143,7 +143,8 @@ def _become(program: Program, name: str, lifeline: int) -> None:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import the modules that forked programs share: those of workers and beat, and these.
+    """Import the modules that forked programs share: those of workers and beat, and these. Where programs are not
+    forked, import nothing.
 
     None of them reads settings or opens connections.
     """

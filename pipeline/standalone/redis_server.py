@@ -17,7 +17,7 @@ from pipeline.standalone.redis_version import of_program
 
 
 def find_server() -> str:
-    """Return the newest available program. Raises `UserError` if none is installed."""
+    """Return the path of the newest available program. Raises `UserError` if none is installed."""
     # Only absolute paths: an empty entry of PATH is the current folder.
     path = os.pathsep.join(filter(os.path.isabs, os.environ.get("PATH", os.defpath).split(os.pathsep)))
     programs = [Path(file) for name in ("redis-server", "valkey-server") if (file := shutil.which(name, path=path))]
@@ -35,7 +35,8 @@ def find_server() -> str:
 
 
 def command(settings: Settings) -> list[str]:
-    """Return the command that starts it: durable (AOF), without eviction, reachable by this user only."""
+    """Return the command line that starts it: durable (AOF), without eviction, reachable by this user only. Creates its
+    folders. Raises `UserError` without a program, or if its folder belongs to another user."""
     folder = settings.data_dir / "redis"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if settings.redis_socket.parent != settings.data_dir:
@@ -97,7 +98,7 @@ def is_up(settings: Settings) -> bool:
 
 
 def shut_down(settings: Settings) -> None:
-    """End the embedded Redis after it has saved its data; harmless if it is down."""
+    """End the embedded Redis, whose append-only file has all data; harmless if it is down."""
     # Without retries: SHUTDOWN closes the connection instead of answering, and a retry would hit a successor.
     client = connect(settings.effective_redis_url, retries=0, timeout_s=5)
     try:

@@ -49,7 +49,7 @@ def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[s
 
 
 def needed(settings: Settings) -> list[str]:
-    """Return the roles that the configuration gives work to."""
+    """Return the roles that the configuration gives work to, in the order of `ROLES`."""
     idle = {"ai": not gate_registry(settings).queues, "capture": not settings.screenshots.capture_sources}
     return [role for role in ROLES if not idle.get(role)]
 

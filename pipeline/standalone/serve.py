@@ -5,7 +5,8 @@ import sys
 
 
 def main() -> int:
-    """Supervise the data folder's stack, unless another process does."""
+    """Supervise the data folder's stack until no command uses it; return the exit code. If another process supervises
+    it, return 0 at once."""
     gc.disable()  # imports make no garbage; `program.load` does further imports and then enables it
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 

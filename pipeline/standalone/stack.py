@@ -35,7 +35,8 @@ class Stack:
         self._settings = demanded.settings
 
     def ensure(self) -> None:
-        """Wait until the stack is up. Raises `UserError`, with the end of the log, if it cannot start."""
+        """Wait until the embedded stack is up; start a supervisor again if it died. Raises `UserError`, with the end of
+        the log, if it cannot start. With the user's own Redis, return at once."""
         if not self._settings.embedded_redis:
             return
         demanded = self._demanded
@@ -85,9 +86,10 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
-    """Keep the stack up during the block: with `demanded`, or a new demand.
+    """Wait until the stack is up, and keep it up during the block: with `demanded`, or a new demand.
 
-    With the user's own Redis, start nothing.
+    With the user's own Redis, start nothing; raises `RedisError` if it is unreachable. Raises `UserError` if the stack
+    cannot start, or the database needs `penstock migrate`.
     """
     with demand(settings) if demanded is None else nullcontext(demanded) as held:
         stack = Stack(held)

@@ -49,7 +49,8 @@ def info_path(settings: Settings) -> Path:
 
 
 def read_info(settings: Settings) -> StackInfo | None:
-    """Return the running supervisor; None if none is ready."""
+    """Return the supervisor that the data folder's file names; None if none is ready. A killed supervisor leaves the
+    file behind: see `locks.is_supervised`."""
     try:
         return StackInfo(**json.loads(info_path(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -188,7 +189,7 @@ class Supervisor:
             info_path(self._settings).unlink(missing_ok=True)
 
     def _release(self) -> None:
-        """Release the claims of killed workers, now that no worker runs."""
+        """Release the claims of killed workers in an embedded database, now that no worker runs."""
         if not self._settings.embedded_database:
             return
         context = new_context(self._settings)
@@ -207,7 +208,8 @@ class Idleness:
         self._since: float | None = None
 
     def __call__(self) -> bool:
-        """Return True once: then the lock stays held, so that a new command waits until the stack is down."""
+        """Return True once no command has used the stack for `linger_s` seconds: then the lock stays held, so that a
+        new command waits until the stack is down."""
         if not self._lock.acquire():
             self._since = None
             return False

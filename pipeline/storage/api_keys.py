@@ -55,7 +55,8 @@ find, revoke = _KEYS.find, _KEYS.revoke
 
 
 def create(context: Context, name: str, scope: Scope, lasts: timedelta | None = None) -> tuple[str, KeyView]:
-    """Create a key; return (its secret, the key). No later call returns the secret."""
+    """Create a key; return (its secret, the key). No later call returns the secret. Raises `UserError` if a usable key
+    has the name."""
     return _KEYS.create(context, name, lasts, scope=scope)
 
 
@@ -70,7 +71,7 @@ def limits(context: Context) -> ApiSettings | None:
 
 
 def usable(context: Context, key_id: str) -> KeyView | None:
-    """Return the key with this id, if it is usable."""
+    """Return the key with this id if it is usable, else None."""
     now = context.db.now()
     return next((key for key in _KEYS.of_ids(context, [key_id]) if key.usable(now)), None)
 

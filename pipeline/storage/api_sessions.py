@@ -44,7 +44,7 @@ def begin(context: Context, key: KeyView, lasts: timedelta) -> str:
 
 
 def authenticate(context: Context, secret: str) -> tuple[str, KeyView] | None:
-    """Return (session id, key), if both are usable."""
+    """Return (session id, key) for a session's secret, if both are usable; else None."""
     session = _SESSIONS.authenticate(context, secret)
     key = api_keys.usable(context, session.key_id) if session else None
     return (session.id, key) if session and key else None

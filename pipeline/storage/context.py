@@ -41,7 +41,8 @@ class Context:
             self.launcher(self, dispatch)
 
     def gates_changed(self, queues: Iterable[str]) -> None:
-        """Notify that the gates of these queues may have opened or closed.
+        """Notify workers and flows that the gates of these queues may have opened or closed. Does nothing without a
+        launcher, or while the embedded Redis is down.
 
         A message only speeds things up: a lost one costs at most the time until the next sweep.
         """
@@ -55,7 +56,8 @@ class Context:
 
     @property
     def online(self) -> bool:
-        """False if the embedded Redis is down: nothing can be notified, and the next stack finds the rows."""
+        """False if the embedded Redis is down: nothing can be notified, and the next stack finds the rows. Always True
+        with another Redis, even if it is unreachable."""
         return not self.settings.embedded_redis or _listens(self.settings.redis)
 
     @cached_property

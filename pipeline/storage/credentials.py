@@ -60,7 +60,7 @@ class CredentialView:
 
 
 def lasts(days: float | None) -> timedelta | None:
-    """Return how long a credential of so many days is valid; None: until it is revoked."""
+    """Return a number of days as a duration. None or 0: None, valid until it is revoked."""
     return timedelta(days=days) if days else None
 
 
@@ -122,7 +122,8 @@ class Credentials(Generic[View]):
                 )
 
     def authenticate(self, context: Context, secret: str) -> View | None:
-        """Return the usable credential with this secret. Reads the database each time: revocation works at once."""
+        """Return the usable credential with this secret, else None, and note its use. Reads the database each time:
+        revocation works at once."""
         offered = _hash(secret)
         with context.db.read() as session:
             row = session.execute(select(self.table).where(self.table.c.secret_hash == offered)).one_or_none()
@@ -146,11 +147,11 @@ class Credentials(Generic[View]):
         return {credential.id for credential in credentials if credential.usable(now)}
 
     def of_ids(self, context: Context, ids: Collection[str]) -> list[View]:
-        """Return the credentials with these ids."""
+        """Return the credentials with these ids, usable or not; leave out unknown ids."""
         return [view for portion in portions(ids) for view in self._find(context, self.table.c.id.in_(portion))]
 
     def all(self, context: Context) -> list[View]:
-        """Return all credentials, oldest first."""
+        """Return all credentials, also revoked and expired ones, oldest first."""
         return self._find(context)
 
     def any_usable(self, context: Context) -> bool:
@@ -159,7 +160,8 @@ class Credentials(Generic[View]):
         return any(credential.usable(now) for credential in self.all(context))
 
     def find(self, context: Context, name_or_id: str) -> View:
-        """Return a credential by its name or the start of its id. Raises `UserError` for no match or several."""
+        """Return a credential by its id, by its name unless it is revoked, or by the start of its id. Raises
+        `UserError` for no match or several."""
         known = self.all(context)
         matches = [view for view in known if view.id == name_or_id]
         matches = matches or [view for view in known if view.name == name_or_id and view.revoked_at is None]
@@ -173,7 +175,7 @@ class Credentials(Generic[View]):
         return matches[0]
 
     def revoke(self, context: Context, name_or_id: str) -> View:
-        """Revoke a credential at once, given as for `find`. Harmless if it was revoked before."""
+        """Revoke a credential at once, given as for `find`, and return it. Harmless if it was revoked before."""
         match = self.find(context, name_or_id)
         ended = update(self.table).where(self.table.c.id == match.id, self.table.c.revoked_at.is_(None))
         context.db.run(lambda tx: tx.execute(ended.values(revoked_at=tx.now)))

@@ -170,7 +170,7 @@ class FullText:
     scope: str = ""
 
     def put(self, session: Session, items: Sequence[Text]) -> None:
-        """Index items, or index them again, in the caller's transaction."""
+        """Index items in the caller's transaction; replace what the index has of them."""
         if not items:
             return
         self.remove(session, [item.item_id for item in items])
@@ -224,9 +224,11 @@ class FullText:
         only: Select[int] | None = None,
         any_word: bool = False,
     ) -> list[int]:
-        """Return items with all words (or any), best first. `app`: adjacent words of an app's name.
+        """Return the ids of items with all words, or with `any_word` any of them, best first. `app`: only items seen in
+        an app whose name has these words side by side.
 
-        `scopes`: search only items of these, in one ranking. `only`: search only items that this selects.
+        `since`: only items from then on. `scopes`: search only items of these, in one ranking. `only`: search only
+        items that this selects.
         """
         sqlite = _is_sqlite(session)
         query_words = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
@@ -277,7 +279,7 @@ class FullText:
         app: str = "",
         among: Sequence[int] | None = None,
     ) -> list[int]:
-        """Return up to `limit` items of this app since then, unordered; `among`: search only these."""
+        """Return the ids of up to `limit` items of this app since then, unordered; `among`: search only these."""
         sqlite = _is_sqlite(session)
         values: dict[str, Any] = {"limit": limit}
         conditions = []

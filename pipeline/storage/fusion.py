@@ -23,7 +23,8 @@ def ranks(items: Iterable[int]) -> dict[int, int]:
 
 
 def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Fuse rankings by reciprocal rank: (item, score), best first. The rankings' own scores need not be comparable."""
+    """Fuse rankings by reciprocal rank: return (item, score), best first. The rankings' own scores need not be
+    comparable."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for item, rank in ranking.items():
@@ -32,12 +33,14 @@ def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
 
 
 def query_words(words: str) -> list[str]:
-    """Return the words of a query that an excerpt may show, the longest first."""
+    """Return the different words of a query that an excerpt may show, case-folded, the longest first, at most
+    `MAX_WORDS`."""
     return sorted(set(words.casefold().split()), key=len, reverse=True)[:MAX_WORDS]
 
 
 def spots(text: str, words: str) -> list[tuple[int, int]]:
-    """Return where the words of a query match in a text: whole words, or prefixes as a search matches them."""
+    """Return (begin, end) of each match of a query's words in a text: whole words, or prefixes as a search matches
+    them."""
     parts = dict.fromkeys(part for word in query_words(words) for part in _PART.findall(plain(word)))
     cjk = [part for part in parts if _IS_CJK.match(part)]
     pairs = [part[i : i + 2] for part in cjk for i in range(len(part) - 1)]

@@ -70,7 +70,8 @@ class Pair:
 
     @property
     def new(self) -> bool:
-        """Whether neither was ever used with anything."""
+        """Whether the two were never used: the folder has no mark and no files, and the database is bound to no
+        folder."""
         return self.folder is None and not self.bound and not self.holds_files
 
     @property
@@ -127,7 +128,8 @@ def check(db: Database, settings: Settings) -> None:
 
 
 def belong_together(context: Context) -> bool:
-    """Whether clean-up may remove files. If not, the log says why."""
+    """Whether database and data folder belong together, so that clean-up may remove files. If not, the log says why. On
+    first use, writes both ids."""
     try:
         check(context.db, context.settings)
     except ForeignFolder as error:

@@ -17,7 +17,7 @@ _ADVISORY_LOCK = 7_361_001
 
 
 def current(db: Database, *, patience_s: float | None = None) -> str | None:
-    """Return the database's migration; None without a schema."""
+    """Return the number of the database's newest migration; None without a schema."""
     with db.read(patience_s=patience_s) as session:
         connection = session.connection()
         if not inspect(connection).has_table("alembic_version"):
@@ -54,7 +54,7 @@ def ensure(context: Context) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Run the migrations on an open connection."""
+    """Run the missing migrations on an open connection; the caller commits."""
     # Imported late: Alembic takes a third of a second, and migrations are rare.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415

@@ -23,7 +23,8 @@ def one_of(ids: Iterable[str], beginning: str, noun: str) -> str | None:
 
 
 def resolve(context: Context, column: ColumnElement[Any], beginning: str, noun: str) -> str | None:
-    """Do the same among the ids in an indexed column."""
+    """Return the id in an indexed column that equals or starts with `beginning`; None if none does. Raises `UserError`
+    for several."""
     # A range, since LIKE would read every id.
     near = select(column).where(column >= beginning, column < beginning + _AFTER).distinct().order_by(column).limit(3)
     with context.db.read() as session:

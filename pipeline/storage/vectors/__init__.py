@@ -22,7 +22,8 @@ _PORTION = 500
 
 
 def pack(vectors: Sequence[Sequence[float]]) -> bytes:
-    """Return vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
+    """Return vectors of one length as little-endian float32 bytes. Raises `ValueError` if there are none, lengths
+    differ, or a number is not finite."""
     import numpy as np
 
     with np.errstate(over="ignore"):  # too large numbers become infinite, and are refused
@@ -40,7 +41,8 @@ def unpack(data: bytes, count: int) -> "Floats":
 
 
 def upsert(tx: Tx, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]]) -> int:
-    """Store vectors of items, in the caller's transaction; return how many."""
+    """Store vectors of items, in the caller's transaction, in place of those that the items had, also of other models;
+    return how many."""
     import numpy as np
 
     from pipeline.storage.vectors import codes
@@ -88,7 +90,7 @@ def stored(session: Session, kind: str, model: str, item_ids: Sequence[int]) -> 
 
 
 def models_of(session: Session, kinds: Sequence[str]) -> dict[str, list[str]]:
-    """Return the kinds by the model of their vectors; kinds without vectors are left out."""
+    """Return, by model, the kinds that have vectors of it."""
     wanted = pairs(session, [(kind, 0) for kind in kinds])
     # Step from model to model by the index: a kind has few models and many vectors.
     least = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == wanted.c.text).scalar_subquery()

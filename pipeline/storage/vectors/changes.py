@@ -38,7 +38,7 @@ class Version(NamedTuple):
 
 
 def versions(session: Session, kinds: Sequence[str]) -> dict[str, Version]:
-    """Return the version of each kind as this transaction sees it."""
+    """Return the version of each kind as this transaction sees it; 0 for a kind that never had vectors."""
     these = one_of(session, VERSIONS.c.kind, kinds)
     rows = session.execute(select(VERSIONS.c.kind, VERSIONS.c.version, VERSIONS.c.removed).where(these)).all()
     known = {kind: Version(version, removed) for kind, version, removed in rows}

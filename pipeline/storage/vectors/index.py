@@ -93,7 +93,8 @@ class Index:
 
 
 def nearest(indexes: Sequence[Index], vector: Floats, count: int, among: Ids | None = None) -> list[Ids]:
-    """Return roughly the nearest items of all indexes together, by index, unordered; `among`: search only these."""
+    """Return roughly the `count` nearest items of all indexes together, and all doubtful ones: for each index its ids,
+    unordered. `among`: search only these."""
     if among is not None:
         indexes = [_part(index, among) for index in indexes]
     likeness = np.concatenate([np.zeros(0, np.float32), *_likeness([index.words for index in indexes], vector)])

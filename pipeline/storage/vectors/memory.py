@@ -81,7 +81,8 @@ _lock = Lock()
 
 
 def current(session: Session, kinds: Sequence[str], model: str, dims: int, *, clean: bool = False) -> list[Index]:
-    """Return the indexes of each kind's vectors of a model, as this or a later transaction sees the database.
+    """Return an index of each kind's vectors of a model, in the order of `kinds`, as this or a later transaction sees
+    the database.
 
     Removed vectors may remain in them, unless `clean`, which takes long. Safe in many threads.
     """

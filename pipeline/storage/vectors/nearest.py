@@ -48,7 +48,8 @@ def search(
     without: int | None = None,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """Return the items most like `vector`, best first; `among`: search only these. Sees this transaction's writes.
+    """Return the items most like `vector`, best first. `without`: leave out this item. `among`: search only these. Sees
+    this transaction's writes.
 
     Scores are exact. In a large collection, a search may miss one of the best items; it misses fewer than one in 100.
     """
@@ -67,7 +68,8 @@ def search_many(
     *,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """Search the items of several kinds together, in as many statements as one kind needs."""
+    """Return the items of several kinds most like `vector`, best first, in as many statements as one kind needs.
+    Otherwise like `search`."""
     wanted = np.asarray(vector, dtype=np.float32)
     norm = float(np.linalg.norm(wanted))
     if limit < 1 or not 0 < norm < np.inf or not kinds:
