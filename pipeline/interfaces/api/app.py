@@ -47,9 +47,9 @@ for it. The server acts once on a POST with an `Idempotency-Key`, however often 
 
 
 def create_app(context: Context | None = None, host: str | None = None) -> FastAPI:
-    """The API on this context (default: the process's own), for a server that listens on `host`.
+    """Return the application of the APIs, the console and MCP on this context (default: the process's own).
 
-    The console is an application of its own beside it.
+    `host`: the address of the server; beyond loopback, requests need keys.
     """
     context = context or get_context()
     settings = context.settings.api

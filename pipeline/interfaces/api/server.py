@@ -32,7 +32,7 @@ class NoKey(UserError):
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Return a listening socket.
 
     Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an address that this machine does not have.
     """

@@ -195,12 +195,12 @@ def _tokens(call: "CallView") -> str:
 
 
 def _cost(cost: float) -> str:
-    """The number as text; empty for 0."""
+    """The cost as text; empty for 0."""
     return money(cost) if cost else ""
 
 
 def _none() -> str:
-    """Why the list is empty."""
+    """A sentence that says why the list is empty."""
     from pipeline.operations.calls import stats
 
     known = stats()

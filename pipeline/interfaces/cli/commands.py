@@ -171,7 +171,7 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def _command(name: str) -> Any:
-    """Import a command, with its options and subcommands."""
+    """Import a command, and return it for click with its options and subcommands."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"pipeline.interfaces.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)

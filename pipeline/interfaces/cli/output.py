@@ -143,7 +143,7 @@ class Table:
             out.print(line, soft_wrap=True)
 
     def _fitted(self, room: int) -> dict[int, int]:
-        """The columns to show and their widths."""
+        """The columns to show, by their index, and their widths."""
         last = len(self._marks) - 1
         natural = [max(row[index].cell_len for row in self._rows) for index in range(last + 1)]
         gives = {index for index, mark in enumerate(self._marks) if "~" in mark}
@@ -161,7 +161,7 @@ class Table:
 def print_list(
     items: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
 ) -> None:
-    """Print `found` as JSON, or as a table with a `row` (markup) for each; `none`: the sentence for an empty list."""
+    """Print `items` as JSON, or as a table with a `row` (markup) for each. `none`: the sentence for an empty list."""
     if as_json:
         print_json(items)
     elif not items:
@@ -192,6 +192,6 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def state(name: str) -> str:
-    """A state's name in its colour."""
+    """A state's name as markup in its colour."""
     style = STYLES.get(name, "cyan")
     return f"[{style}]{name}[/{style}]"

@@ -194,7 +194,7 @@ def breaker_history(name: str, as_json: Json = False) -> None:
 
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
-    """Open a breaker: calls and its provider's queues stop. Default: for one cool-down."""
+    """Open a breaker: the queues of its provider and capability stop. Default: for one cool-down."""
     from pipeline.operations import queues as control
 
     _online()
@@ -204,7 +204,7 @@ def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option(
 
 @breakers.command("close")
 def close_breaker(name: str) -> None:
-    """Close a breaker now, and cancel its timer: its provider's queues flow again."""
+    """Close a breaker now, and cancel its timer: its queues flow again."""
     from pipeline.operations import queues as control
 
     _online()

@@ -26,8 +26,8 @@ def search(
     [bold]penstock search invoice march[/bold]
 
     The results alternate between the three, the best of each first. `penstock documents search`, `penstock kb search`
-    `penstock screenshots search` search one of them, with filters. With an embeddings provider a search costs a small
-    call, which needs a stack; one is started if none is running.
+    and `penstock screenshots search` search one of them, with filters. With an embeddings provider, a search costs one
+    small call, which needs a stack; the command starts one if none runs.
     """
     from pipeline.operations import knowledge
     from pipeline.operations.search import search as everything

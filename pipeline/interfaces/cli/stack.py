@@ -42,7 +42,7 @@ def up(
 
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
-    """Run `up`, and call `ready` once workers are ready."""
+    """Run `up`, and call `when_ready` once workers are ready. Raises `UserError` if `up` runs here already."""
     from pipeline.engine.logs import configure
     from pipeline.nodes.settings import gateway_settings
     from pipeline.standalone.address import check_free
@@ -88,7 +88,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
 
 def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
-    """Print the addresses of the `silent` servers that listen now. Returns False: the stack is in use."""
+    """Print the addresses of `silent` servers that listen now, and remove these. Returns False: the stack is in use."""
     from pipeline.standalone.address import address_in_use
 
     for server in list(silent):
@@ -173,7 +173,7 @@ def _show_status(
 
 
 def _waits(why: "Reason") -> str:
-    """The waiting units by reason, and the time when the first of them continues."""
+    """A line about waiting units: their number, the reason, and the time when the first of them continues."""
     from pipeline.interfaces.cli.times import local, zone_of_here
 
     units = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in why.units.items())
@@ -186,7 +186,7 @@ def _failed(failure: "Failure") -> str:
 
 
 def _spent(on: "Spending") -> str:
-    """The cost of a provider's current day, and the end of that day in this machine's time zone."""
+    """A line about the cost of a provider's current day, and the end of that day in this machine's time zone."""
     from pipeline.interfaces.cli.times import local, zone_of_here
 
     cap = f" of {money(on.cap)}" if on.cap else ""

@@ -65,7 +65,7 @@ def local(at: datetime | None, zone: tzinfo) -> str:
 
 
 def span(seconds: float) -> str:
-    """`45 s`, `12 min 5 s`, `3 h 5 min`."""
+    """A duration such as `45 s`, `12 min 5 s` or `3 h 5 min`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -44,13 +44,13 @@ def submit(caller: Caller, file: File, options: Options) -> str:
 
 
 async def settled(caller: Caller, ids: Sequence[str], timeout_s: float) -> list[Document]:
-    """Wait until all documents are at rest, at most `timeout_s`; return their state then."""
+    """Wait until all documents are at rest, at most `timeout_s`; return their state then, without deleted ones."""
     read = partial(documents.several.by, caller, ids)
     return await wait_for(caller, read, lambda states: all(document.at_rest for document in states), timeout_s)
 
 
 def unfinished(task_id: str) -> Refused:
-    """The answer to a synchronous call whose conversion goes on without it."""
+    """The error (504) to raise for a synchronous call whose conversion continues as a task."""
     where = f"/v1/status/poll/{task_id}"
     message = (
         f"the conversion takes longer and goes on as task {task_id}: ask {where}, or send the same file again later"

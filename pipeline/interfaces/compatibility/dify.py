@@ -66,7 +66,7 @@ class Records(BaseModel):
 
 @router.post("/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "Unknown base."}})
 def retrieve(caller: ByCaller, retrieval: Retrieval) -> Records | JSONResponse:
-    """Search a knowledge base as Dify does."""
+    """Search a knowledge base, in the format of Dify's external knowledge."""
     if retrieval.metadata_condition and retrieval.metadata_condition.conditions:
         raise Refused("this server does not support metadata_condition: leave it out", code="unsupported_condition")
     setting = retrieval.retrieval_setting

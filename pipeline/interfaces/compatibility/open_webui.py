@@ -92,7 +92,7 @@ async def _converted(caller: Caller, ids: list[str]) -> list[Document]:
 
 
 def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, Any]]:
-    """A text for each page; Open WebUI counts pages from 0."""
+    """A dict for each page with text, whose page number counts from 0. Raises `Refused` if no page has text."""
     pages = [
         {
             "page_content": text,

@@ -18,12 +18,12 @@ _PREFIX: ContextVar[str] = ContextVar("console_prefix", default="")
 
 
 async def placed(request: Request) -> None:
-    """Set the prefix for everything that this request renders."""
+    """Set the proxy's prefix, which `url` puts before paths, for everything that this request renders."""
     place(request)
 
 
 def place(request: HTTPConnection) -> None:
-    """Like `placed`, for code outside endpoints."""
+    """Set the proxy's prefix, which `url` puts before paths, in code that no endpoint's dependency precedes."""
     _PREFIX.set(request.app.state.context.settings.api.prefix)
 
 
@@ -51,7 +51,7 @@ def asset(name: str) -> str:
 
 
 def within(path: str) -> str:
-    """Return this path if it belongs to the console, else the overview: forms lead nowhere else."""
+    """Return this path if it lies within the console, else the overview's: no login or form leads to another site."""
     place, _, _ = path.partition("?")
     inside = place == ROOT or place.startswith(f"{ROOT}/")
     odd = "\\" in path or "//" in place or any(ord(char) < 33 for char in path)

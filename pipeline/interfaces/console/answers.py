@@ -23,7 +23,11 @@ def is_partial(request: Request) -> bool:
 
 
 def done(request: Request, message: str, to: str = "") -> Response:
-    """Answer with a message, and show the page in its new state or the page at `to`."""
+    """Return the answer to a successful action: htmx shows `message` in the current page, and fetches the page again.
+
+    A form without htmx gets a redirect (303) to its page, and with `to` both go to that console path; a cookie carries
+    the message to the next page.
+    """
     message = message[:MAX_NOTICE]
     if is_partial(request) and not to:
         return HTMLResponse(piece("said.html", words=message, bad=False), headers={**HEADERS, "HX-Trigger": CHANGED})
@@ -37,7 +41,7 @@ def done(request: Request, message: str, to: str = "") -> Response:
 
 
 def problem(problem: ProblemResponse, request: Request) -> Response:
-    """Answer an error: as a page, as a message in the current page, or without a key with a redirect to the login."""
+    """Return the answer to an error: a page, for htmx a message in the current page, for a 401 the way to the login."""
     addresses.place(request)
     headers = {**dict(problem.headers), **HEADERS}
     for name in ("content-length", "content-type"):

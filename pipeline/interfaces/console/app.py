@@ -57,7 +57,10 @@ def create_app(settings: ApiSettings, state: State, inner: Sequence[Middleware],
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """Cached, because FastAPI rebuilds a router's models at the first request of every application that includes it."""
+    """Return the console's routes.
+
+    Cached, because FastAPI rebuilds a router's models at the first request of every application that includes it.
+    """
     tree = APIRouter()
     tree.mount(f"{ROOT}/static", _Files(directory=STATIC), name="static")
     seen = [Depends(placed)]
@@ -88,7 +91,7 @@ class Beside:
 
 
 def answer_for(error: Exception, request: Request) -> Response:
-    """Answer any exception: with a page, or with a problem if the client accepts JSON."""
+    """Return the answer to any exception: a page, or a problem as JSON if the client accepts JSON."""
     answer = problem(error, request)
     wants_json = "json" in Headers(scope=request.scope).get("accept", "")
     return answer if wants_json else page(answer, request)

@@ -30,7 +30,10 @@ class Chart:
 
 
 def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: Sequence[str], summary: str) -> Chart:
-    """Return columns of stacked values."""
+    """Return a chart of stacked columns.
+
+    `values`: for each column, one number per class; `titles`: the text of each column.
+    """
     most = max((sum(column) for column in values), default=0)
     drawn = []
     for at, (parts, title) in enumerate(zip(values, titles, strict=True)):
@@ -47,7 +50,10 @@ def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: S
 def lines(
     values: Sequence[Sequence[float | None]], classes: Sequence[str], titles: Sequence[str], summary: str
 ) -> Chart:
-    """Return one line for each class; a moment without a value interrupts it."""
+    """Return a chart with one line for each class.
+
+    `values`: for each moment, one number per class; None interrupts the line.
+    """
     most = max((point for some in values for point in some if point is not None), default=0)
     slots = [Column(at, title, []) for at, title in enumerate(titles)]
 

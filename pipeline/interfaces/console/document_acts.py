@@ -33,7 +33,7 @@ class Choice:
 
 
 def acts(document: DocumentView) -> list[Act]:
-    """Return the actions that the state allows, the most common first."""
+    """Return the buttons that the state allows, the most common first, without those for retries."""
     name, status = document.filename, document.status
     unfinished = document.pages - document.completed_count - document.failed_count
     actions = []
@@ -89,7 +89,10 @@ def choices(settings: Settings) -> list[Choice]:
 
 
 def chosen(value: str, model: str, known: Collection[Choice]) -> tuple[str, str]:
-    """Return (provider, model) of a form's choice; `model` overrides it, empty means no change. Raises `ValueError`."""
+    """Return (provider, model) of a form's choice; `model` replaces the choice's own. Empty: no change.
+
+    Raises `ValueError` for a choice that is not `known`.
+    """
     if value and value not in {choice.value for choice in known}:
         raise ValueError("choose a configured provider")
     provider, _, named = value.partition(SEPARATOR)

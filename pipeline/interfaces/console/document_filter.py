@@ -44,13 +44,13 @@ class DocumentsQuery(live.ViewQuery):
     since: Since = ""
 
     def filter(self, now: datetime) -> Filter:
-        """Return the filter that operations accept."""
+        """Return the filter that operations accept. `now`: the end of the chosen time."""
         length = SINCE[self.since][1]
         return Filter(GROUPS[self.state][1], self.q.strip(), now - length if length else None)
 
     @property
     def words(self) -> str:
-        """Words for people; empty for all documents."""
+        """The filter in words, such as `under “Done”, added in the last hour`; empty for all documents."""
         named = f"with “{self.q.strip()}” in the name" if self.q.strip() else ""
         since = f"added in the {SINCE[self.since][0]}" if self.since else ""
         state = f"under “{GROUPS[self.state][0]}”" if self.state else ""

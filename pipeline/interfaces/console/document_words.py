@@ -23,7 +23,7 @@ class ShownState:
 
 
 def state_of(document: DocumentView, reason: Reason | None, now: datetime) -> ShownState:
-    """Return the state of the document in words."""
+    """Return the document's state in a word, with its CSS class, and the reason and end of its waiting."""
     why, until = (reason.words, reason.until) if reason else ("", None)
     at_rest = {
         _D.COMPLETED: ("done", "completed"),

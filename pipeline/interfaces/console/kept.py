@@ -35,7 +35,7 @@ class KeptAnswers:
         return name
 
     def get(self, caller: str, name: str) -> Any | None:
-        """Return the caller's answer of this name, or None."""
+        """Return the caller's answer of this name; None if it has expired, was dropped, or belongs to another."""
         with self._lock:
             owner, since, answer = self._answers.get(name, ("", 0.0, None))
         return answer if owner == caller and time.monotonic() - since < LONGEST_S else None

@@ -72,7 +72,10 @@ Renders = Callable[[Context, Any], Fragments]
 def view(
     name: str, *, matches: Callable[[Any], Filter] = lambda _: Filter(), every_s: float | None = None
 ) -> Callable[[Renders], Renders]:
-    """Register a function as a view: it returns HTML by element id, the same for all callers."""
+    """Return a decorator that registers a view: a function that returns HTML by element id, the same for all callers.
+
+    `matches`: the events that change it; `every_s`: the longest time between renderings without an event.
+    """
 
     def register(render: Renders) -> Renders:
         VIEWS[name] = View(name, get_type_hints(render)["query"], render, matches, every_s)
@@ -97,7 +100,7 @@ class Topic:
     """Element id → (the version of its last change, its HTML; None: it was removed)."""
 
     async def follow(self) -> None:
-        """Render while the topic has readers."""
+        """While the topic has readers, render at once, after each event that matches, and every `every_s` seconds."""
         wanted = self.view.matches(self.query)
         rest_s = RETRY_S
         while self.readers and not self.feed.ending.is_set():
@@ -121,7 +124,10 @@ class Topic:
             await self.feed.wait(min(1.0, max(0.01, until - time.monotonic())))
 
     async def _render(self) -> float | None:
-        """Render, and return the processor seconds used; None: it failed."""
+        """Render and publish what changed; return the processor seconds used.
+
+        None: it failed, and the old fragments stay.
+        """
         try:
             fragments, cost_s = await run_sync(self._fragments, limiter=self.threads)
         except UserError as error:  # the subject was deleted: show the error
@@ -157,7 +163,7 @@ class Topic:
         self.changed = asyncio.Event()
 
     def since(self, version: int) -> str:
-        """Return the fragments that changed after this version, as htmx expects them."""
+        """Return as one string the fragments that changed after this version, in htmx's elements."""
         return "".join(_partial(name, html) for name, (brought, html) in self.shown.items() if brought > version)
 
 
@@ -189,7 +195,7 @@ class Board:
         return shared
 
     def leave(self, topic: Topic) -> None:
-        """Remove a reader of the topic."""
+        """Remove a reader of the topic. Without readers, its rendering ends."""
         topic.readers -= 1
         key = topic.view.name, topic.query.model_dump_json()
         if not topic.readers and self._topics.get(key) is topic:

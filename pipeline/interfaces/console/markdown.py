@@ -63,9 +63,9 @@ _kept = _Kept()
 
 
 def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
-    """Return these texts as sanitised HTML, for this caller. `pictures`: the address of linked pictures.
+    """Return these texts as sanitised HTML, and very long ones cut. `pictures`: the address of linked pictures.
 
-    If rendering takes too long, or too many texts are being rendered, show the source instead.
+    Shows their source, with a note, if rendering takes too long or too many texts are being rendered.
     """
     parts = _cut(parts)
     if not any(parts):

@@ -71,12 +71,12 @@ _TEMPLATES = _environment()
 
 
 def piece(template: str, **values: Any) -> Markup:
-    """Render a part of a page, the same for all callers."""
+    """Return the HTML of a template for a part of a page, the same for all callers."""
     return Markup(_TEMPLATES.get_template(template).render(**values))  # noqa: S704  # escaped within
 
 
 def screen(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a whole page for this caller."""
+    """Render a template as a whole page for this caller. Shows the message of the last action once."""
     caller: Caller | None = getattr(request.state, "caller", None)
     settings = request.app.state.context.settings.api
     common: dict[str, Any] = {

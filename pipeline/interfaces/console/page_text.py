@@ -57,7 +57,10 @@ class Reading:
 
 
 def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = "") -> Reading:
-    """Split the text into one section for each block of `layout`; without blocks that match the text, into one."""
+    """Return the page's Markdown as sections of HTML, one for each block of `layout`, with `words` marked.
+
+    Without blocks that match the text, it is one section without a box.
+    """
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []
     parts = sections(content, blocks) if 0 < len(blocks) <= MOST_BLOCKS else None
@@ -85,7 +88,7 @@ def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, ca
 
 
 def marked(html: Markup, words: str) -> Markup:
-    """Return the HTML with these words marked in its text."""
+    """Return the HTML with these words marked in its text; very long HTML stays unmarked."""
     if not words.strip() or len(html) > MOST_MARKED:
         return html
     parts = _MARKUP.split(str(html))

@@ -88,7 +88,7 @@ def operations(document: Document) -> list[Operation]:
 
 
 def search(known: list[Operation], words: str) -> list[Operation]:
-    """Return the operations with all of these words."""
+    """Return the operations that have all of these words in their text, in any case."""
     wanted = words.lower().split()
     return [operation for operation in known if all(word in operation.text for word in wanted)]
 
@@ -121,7 +121,10 @@ def answers(document: Document, operation: Operation) -> list[Answer]:
 
 
 def curl(document: Document, operation: Operation, server: str, *, key: bool) -> str:
-    """Return a curl command that calls the operation."""
+    """Return a curl command that calls the operation, with an example of its JSON body.
+
+    `key`: with the header of a key.
+    """
     path = operation.path
     for parameter in parameters(document, operation):
         if parameter.where == "path":

@@ -23,7 +23,7 @@ LONGEST = timedelta(days=7)
 
 @router.get("/login")
 def show(request: Request, to: Annotated[Line, Query(alias="next")] = "") -> Response:
-    """Show the form, or redirect a caller who may see the requested page to it."""
+    """Show the form, or redirect a caller with a valid key to the requested page."""
     if request.state.caller.scope is not None:
         return RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
     return _form(request, to)
@@ -41,7 +41,7 @@ def log_in(
     key: Annotated[Key, Form()],
     to: Annotated[Line, Form(alias="next")] = "",
 ) -> Response:
-    """Start a session for this key, in a cookie that no script can read. 429 after too many wrong keys."""
+    """Start a session for this key, in a cookie that no script can read. 401 for a wrong key, 429 after too many."""
     api_key = api_keys.authenticate(context, key)
     if api_key is None:
         address = request.client.host if request.client else "local"

@@ -11,7 +11,7 @@ _STEPS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"))
 
 
 def count(number: float | None) -> str:
-    """`1,425`."""
+    """Return a rounded number such as `1,425`; None gives a dash."""
     return "–" if number is None else f"{number:,.0f}"
 
 
@@ -24,7 +24,7 @@ def money(amount: float | None) -> str:
 
 
 def size(octets: float | None) -> str:
-    """`1.4 MB`."""
+    """Return a size such as `1.4 MB`, in steps of 1000; None gives a dash."""
     if octets is None:
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -35,12 +35,13 @@ def size(octets: float | None) -> str:
 
 
 def ms(milliseconds: float | None) -> str:
-    """Return a duration from its milliseconds."""
+    """Return a duration in words from its milliseconds; None gives a dash."""
     return "–" if milliseconds is None else duration(milliseconds / 1000)
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """`2 min ago`, `in 40 s`."""
+    """Return the distance of a moment from now, such as `2 min ago` or `in 40 s`; `just now` for the last five
+    seconds."""
     seconds = (now - moment).total_seconds()
     past, seconds = seconds >= 0, abs(seconds)
     if seconds < 5 and past:
@@ -52,22 +53,22 @@ def ago(moment: datetime, now: datetime) -> str:
 
 
 def exact(moment: datetime) -> str:
-    """`2026-11-23 09:12:05 UTC`."""
+    """Return a moment such as `2026-11-23 09:12:05 UTC`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def plural(number: float, singular: str, many: str = "") -> str:
-    """`1 page`, `1,425 pages`."""
+    """Return a number with its noun, such as `1 page` or `1,425 pages`. `many`: an irregular plural."""
     return f"{count(number)} {singular if number == 1 else many or singular + 's'}"
 
 
 def combined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both mappings as one query, without empty values."""
+    """Return both mappings as one, in which `second` overrides `first`, without None, empty texts and empty lists."""
     return {name: value for name, value in {**first, **second}.items() if value not in (None, "", [], ())}
 
 
 def short_hash(value: object) -> str:
-    """Return a short hash of a value, for ids of elements."""
+    """Return ten hexadecimal digits that depend on the value, for ids of elements."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:10]
 
 

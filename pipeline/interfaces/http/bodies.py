@@ -21,7 +21,7 @@ _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf"
 
 
 def is_upload(headers: Headers) -> bool:
-    """Whether the body is a file, or a form with files: it may be large, and goes to disk."""
+    """Whether the content type announces a file, or a form with files: such a body may be large, and goes to disk."""
     return headers.get("content-type", "").strip().lower().startswith(_UPLOADS)
 
 
@@ -72,7 +72,10 @@ class Held:
     by_caller: Counter[str] = field(default_factory=Counter)
 
     def add(self, caller: str, count: int) -> None:
-        """Count more bytes. Raises `Refused` above a limit; call `release` even then."""
+        """Count bytes of a caller.
+
+        Raises `Refused` (429, or 503) above a limit; they count even then, so call `release`.
+        """
         self.by_caller[caller] += count
         if self.by_caller[caller] > self.each:
             detail = "your requests send too much at the same time: wait until one of them ends"
@@ -131,7 +134,10 @@ class Incoming:
         return message
 
     def take_files(self) -> None:
-        """Allow the size and the time of an upload: the endpoint writes the body to disk."""
+        """Allow the size and the time of an upload.
+
+        The body no longer counts as in memory: the endpoint writes it to disk.
+        """
         self.release()
         self._held = None
         self._limit, self._within_s = _of_uploads(self._settings), self._settings.body_timeout_s
@@ -158,7 +164,7 @@ def _slow() -> Refused:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that repeats the body, then passes on later messages."""
+    """Return a `receive` that first gives this body as one message, then passes on later messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:

@@ -37,7 +37,10 @@ class PortInUse(UserError):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """A socket that listens; `setting` names the port. Raises `PortInUse`, or `UserError` for a foreign address."""
+    """Return a listening socket. Raises `PortInUse`, or `UserError` for an address that this machine does not have.
+
+    `setting`: the setting of the port, named in the error.
+    """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address, family=family, backlog=BACKLOG)
@@ -111,7 +114,7 @@ class Server(uvicorn.Server):
 
 
 def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer that the server itself gives; the connection closes after it."""
+    """Return the headers of a problem that the server answers without the application; the connection closes then."""
     known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
     length = (b"content-length", str(len(body)).encode())
     return [*known, (b"content-type", PROBLEM.encode()), length, (b"connection", b"close"), *more]
@@ -211,7 +214,10 @@ class Patience(H11Protocol):
             self._await(None)
 
     def _await(self, what: tuple[str, Any] | None, within_s: float = 0) -> None:
-        """Set the deadline for this part of a request; None: set none. Keep the deadline of the same part."""
+        """Set the deadline for this part of a request; None: set none. The same part keeps its deadline.
+
+        At the deadline the connection closes; a head first counts as slow.
+        """
         if what == self._awaited:
             return
         if self._deadline is not None:
@@ -234,7 +240,7 @@ def _close_oldest(waiting: list[Patience]) -> None:
 
 
 def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **options: Any) -> uvicorn.Config:
-    """The server's configuration, with a time-out for each phase of a request. `limits`: fields of `Patience`."""
+    """Return uvicorn's configuration, with a time-out for each phase of a request. `limits`: fields of `Patience`."""
     given: dict[str, Any] = {
         "lifespan": "on",
         "log_config": None,

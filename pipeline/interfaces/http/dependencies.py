@@ -95,5 +95,5 @@ from_here = [Depends(asked_here)]
 
 
 def here(request: Request, path: str) -> str:
-    """A path of this API with the prefix, for `Location`."""
+    """Return a path of this API with the proxy's prefix, for `Location`."""
     return f"{request.app.state.context.settings.api.prefix}{path}"

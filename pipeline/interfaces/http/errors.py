@@ -145,13 +145,18 @@ class ProblemResponse(Response):
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of an endpoint that may answer with these problems."""
+    """Return the `responses`, in the OpenAPI document, of an endpoint that may answer with problems of these
+    statuses."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
 
 
 def status_of(error: PenstockError) -> int:
-    """The status for an error that Penstock raises on purpose."""
+    """Return the HTTP status for an error of Penstock.
+
+    That is the one of its code in `STATUS`, else 404 for `unknown_…`, 503 for a passing failure of a unit, 422 for
+    others.
+    """
     code = getattr(error, "code", "")
     if code in STATUS:
         return STATUS[code]
@@ -162,12 +167,18 @@ def status_of(error: PenstockError) -> int:
 
 
 def problem(error: Exception, request: Request) -> ProblemResponse:
-    """The answer to any exception of this request."""
+    """Return the problem, with its status, that answers any exception of this request.
+
+    Logs those of status 500 and above.
+    """
     return response_for(error, request.method, request.scope["path"])
 
 
 def handlers(answer: Callable[[Exception, Request], Response]) -> dict[int | type[Exception], Any]:
-    """The `exception_handlers` of an application whose answers to exceptions `answer` gives."""
+    """Return the `exception_handlers` of an application: `answer` answers FastAPI's HTTP and validation errors.
+
+    `Guard` answers all other exceptions.
+    """
 
     async def handle(request: Request, error: Exception) -> Response:
         if isinstance(error.__cause__, ClientDisconnect):
@@ -192,7 +203,10 @@ def _methods(request: Request) -> list[str]:
 
 
 def response_for(error: Exception, method: str, path: str) -> ProblemResponse:
-    """The answer to any exception. A defect goes to the log; the answer says only that there was one."""
+    """Return the problem, with its status, that answers any exception.
+
+    A defect goes to the log; the answer is a 500 without details.
+    """
     match error:
         case RequestValidationError():
             return _invalid(error)
@@ -238,7 +252,7 @@ def _http(error: HTTPException, method: str) -> tuple[str, str]:
 
 
 def _invalid(error: RequestValidationError) -> ProblemResponse:
-    """The faults, without the values sent: they may be secrets, or not be text."""
+    """Return a 422 with the first 20 faults, without the values sent: they may be secrets, or not be text."""
     faults = [
         Invalid(where=".".join(str(part)[:60] for part in fault["loc"]), detail=str(fault["msg"])[:300])
         for fault in error.errors()[:20]

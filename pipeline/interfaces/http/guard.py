@@ -70,7 +70,7 @@ class Guard:
                 self._log(scope, status, began)
 
     def _place(self, scope: Scope) -> None:
-        """Take the prefix for the application's root, whether the proxy left it in the path or not."""
+        """Set `root_path` to the prefix, and add the prefix to a path from which the proxy removed it."""
         if self._prefix:
             path: str = scope["path"]
             inside = path == self._prefix or path.startswith(f"{self._prefix}/")
@@ -118,7 +118,7 @@ class Guard:
 
 
 def _is_of_another_site(headers: Headers) -> bool:
-    """Whether a page of another site made the browser send this."""
+    """Whether the browser says, in `Sec-Fetch-Site`, that a page of another site made it send this."""
     return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 

@@ -49,7 +49,11 @@ class _Once:
         self._begun: Begun | None = None
 
     async def begin(self, content: str) -> None:
-        """Claim the key. Raises `_Replayed`, or the error of a key that another or a running request has."""
+        """Claim the key for this content. Raises `_Replayed` if the same request has an answer already.
+
+        Raises `AnotherRequest` if the key belongs to another request, `StillRunning` if the first one is not answered
+        yet.
+        """
         fingerprint = hashlib.sha256(f"{self._what}\n{content}".encode()).hexdigest()
         keep = timedelta(hours=self._context.settings.api.idempotency_hours)
         claim = await run_sync(idempotency.begin, self._context, self._owner, self._key, fingerprint, keep)
@@ -58,7 +62,7 @@ class _Once:
         self._begun = claim
 
     async def end(self, answer: Answer | None) -> None:
-        """Keep the answer; None: free the key. Does nothing without a claim."""
+        """Store the answer for repeated requests, or with None free the key. Does nothing without a claim."""
         begun, self._begun = self._begun, None
         if begun is None:
             return
@@ -70,7 +74,10 @@ class _Once:
 
 
 async def recognise(request: Request, content: str) -> None:
-    """Claim the key of an upload by the hash of its content. Raises as `begin` does."""
+    """Claim the request's `Idempotency-Key`, if it has one, by the hash of an upload's content.
+
+    Raises `_Replayed` if the request has an answer already, `AnotherRequest` or `StillRunning` if the key is taken.
+    """
     once: _Once | None = getattr(request.state, "once", None)
     if once is not None:
         await once.begin(content)

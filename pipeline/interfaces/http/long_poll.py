@@ -17,9 +17,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 
 
 async def wait_for(caller: Caller, read: Callable[[], State], settled: Callable[[State], bool], wait_s: float) -> State:
-    """Poll until the state that `read` returns is `settled`, `wait_s` seconds have passed, or server or client end.
+    """Return the state of `read` once it is `settled`, `wait_s` seconds have passed, or server or client end.
 
-    A thread calls `read` up to twenty times a second: it must be cheap.
+    Returns at once if too many requests wait. A thread calls `read` up to twenty times a second: it must be cheap.
     """
     state = await run_sync(read)
     if wait_s <= 0:

@@ -14,7 +14,7 @@ _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzin
 
 
 def is_fit(moment: datetime) -> bool:
-    """Whether every database can compare with it: near the calendar's ends, the moment does not exist in UTC."""
+    """Whether the moment has a zone and lies from 1970 to 2999, so that every database can compare with it."""
     return moment.tzinfo is not None and _EARLIEST <= moment < _LATEST
 
 

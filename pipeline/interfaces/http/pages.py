@@ -35,13 +35,13 @@ class Page(BaseModel, Generic[Item]):
 
 
 def encode(*key: str | int | float | datetime) -> str:
-    """A cursor that names the item with this key."""
+    """Return a cursor, safe in addresses, that names the item with this key."""
     parts = [part.isoformat() if isinstance(part, datetime) else part for part in key]
     return base64.urlsafe_b64encode(json.dumps(parts, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def decode(cursor: str | None, *types: Any) -> tuple[Any, ...] | None:
-    """The key in a cursor, its parts of these types; None for none. Raises `Refused` (400) for anything else.
+    """Return the parts of a cursor's key, of these types; None without a cursor. Raises `Refused` (400) for other text.
 
     A cursor needs no signature: it holds no more than a filter could, and passes the same checks.
     """
@@ -73,7 +73,10 @@ def _unfit(part: Any) -> bool:
 
 
 def views(items: Sequence[Item], limit: int, key: Callable[[Item], Sequence[Any]]) -> Page[Item]:
-    """A page of these items. Query `limit + 1` of them: the extra item shows that there is a next page."""
+    """Return a page of the first `limit` items. Query `limit + 1`: the extra item shows that there is a next page.
+
+    `key`: the parts of an item's key, for the cursor.
+    """
     shown = list(items[:limit])
     return Page(items=shown, next_cursor=encode(*key(shown[-1])) if len(items) > limit else None)
 
@@ -81,6 +84,6 @@ def views(items: Sequence[Item], limit: int, key: Callable[[Item], Sequence[Any]
 def page(
     items: Sequence[Item], limit: int, shown: Callable[[Item], Shown], key: Callable[[Item], Sequence[Any]]
 ) -> Page[Shown]:
-    """A page of `shown(item)` for each item; see `views`."""
+    """Return a page of `shown(item)` for the first `limit` items; an extra item, not shown, announces a next page."""
     part = views(items, limit, key)
     return Page(items=[shown(item) for item in part.items], next_cursor=part.next_cursor)

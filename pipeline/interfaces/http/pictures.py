@@ -44,9 +44,9 @@ class Pictures:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, caller: Caller, key: str, make: Make, *, urgent: bool) -> bytes | None:
-        """The picture of this key; None if the caller has disconnected. Urgent pictures go first, then the newest.
+        """Return the picture of this key, rendered by `make`; None if the caller leaves or the server ends.
 
-        Raises `Refused` if too many wait, and the errors of `make`.
+        Urgent pictures go first, then the newest. Raises `Refused` if too many wait, and the errors of `make`.
         """
         self._admit(caller.id)
         picture = self._known.get(key)

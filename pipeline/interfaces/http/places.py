@@ -21,18 +21,18 @@ _PLACES = {
 
 
 def place(kind: str, subject: str) -> str:
-    """The address of an event's subject, without the prefix; empty for a subject without a page."""
+    """Return the address of the console's page of a subject, without the prefix; empty for a subject without a page."""
     return _PLACES[kind].format(quote(subject, safe="")) if subject and kind in _PLACES else ""
 
 
 def place_of_call(flow: str, scope_id: str, unit: str) -> str:
-    """The address of a call's subject, with the document's page if the call names one; empty for searches."""
+    """Return the address of the console's page of a call's subject, at the document's page; empty for searches."""
     address = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
     return f"{address}?page={unit}" if address and flow == "documents" and unit.isdecimal() else address
 
 
 def place_of_hit(hit: Hit, words: str = "") -> str:
-    """The address of a hit, with the words of the search for pages that mark them."""
+    """Return the address of the console's page of a hit, with the words of the search for pages that mark them."""
     marked = {"q": words[:500]} if words else {}
     match hit.flow:
         case "documents":

@@ -21,7 +21,10 @@ FETCH_S = 60.0
 
 @asynccontextmanager
 async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator[File]:
-    """A file from the request's body, on disk as long as the context lasts. Raises `Refused` (429)."""
+    """Yield this content as a file on disk, which the end of the context removes.
+
+    Raises `Refused` (429) above the upload quota.
+    """
     context, folder = caller.context, caller.context.settings.upload_dir
     file = File("files", filename, folder / f"incoming-{uuid4().hex}")
 
@@ -43,7 +46,10 @@ async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator
 
 @asynccontextmanager
 async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
-    """A file that the request names. Raises `Refused` where the settings forbid fetching, `UnitError` if it fails."""
+    """Yield the file at `url`, fetched to disk; the end of the context removes it.
+
+    Raises `Refused` if the settings forbid fetching or too many uploads run, `UnitError` if the fetch fails.
+    """
     settings = caller.context.settings.api
     if not settings.fetch:
         message = "this server fetches nothing (PENSTOCK_API__FETCH): send the file itself"

@@ -39,7 +39,10 @@ class FrameFields(Strict):
 
 
 def take(caller: Caller, form: Form, file: File) -> Intake:
-    """Have a child process inspect the picture of a form, then ingest it with the form's fields. Blocks."""
+    """Have a child process inspect the picture of a form, then ingest it with the form's fields. Blocks.
+
+    Raises `RequestValidationError` (422) for wrong fields.
+    """
     given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
         fields = FrameFields.model_validate(given)
@@ -51,7 +54,10 @@ def take(caller: Caller, form: Form, file: File) -> Intake:
 
 
 async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, bytes]:
-    """(name, content) of a frame's rendition, rendered in turn if needed. Raises `UserError`, `Refused`."""
+    """Return (name, content) of a frame's rendition. Renders it first if it is not stored.
+
+    Raises `UserError`, `Refused`.
+    """
     caller, pictures = request.state.caller, request.app.state.pictures
     stored = await run_sync(screenshots.find_rendition.by, caller, shot_id, kind)
     content = stored.content
@@ -71,7 +77,8 @@ async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, by
 def hours_of(
     caller: Caller, limit: int, cursor: str | None, *, since: datetime | None, until: datetime | None, **which: Any
 ) -> Page[Hour]:
-    """A page of the timeline, the latest hours first. Raises `Refused` for a range that ends before it begins."""
+    """Return a page of the timeline, the latest hours first. Raises `Refused` for a range that ends before it
+    begins."""
     check_range(since, until)
     before = pages.decode(cursor, At, int)
     hours, following = screenshots.timeline_page.by(caller, limit, since=since, until=until, before=before, **which)

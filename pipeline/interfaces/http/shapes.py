@@ -18,6 +18,6 @@ def example(**values: JsonValue) -> ConfigDict:
 
 
 def started(what: str) -> dict[str, Any]:
-    """The OpenAPI description of a 202 with its `Location`; `what`: what started."""
+    """Return the OpenAPI description of a 202 with its `Location`. `what`: the description's text."""
     location = {"description": "The address of what started.", "schema": {"type": "string"}}
     return {"description": what, "headers": {"Location": location}}

@@ -76,7 +76,7 @@ class Feed:
         return api_keys.is_still_usable(self._context, caller.id)
 
     def start(self, last: int) -> None:
-        """Start the reader, which runs while streams are open, unless it runs. `last`: number of the newest event."""
+        """Start the reader unless it runs; it ends with the last stream. `last`: read the events after this number."""
         if self._reading is None or self._reading.done():
             self._events.clear()
             self._last = last
@@ -104,7 +104,7 @@ class Feed:
         return [message for message in self._progress if message[0] > number]
 
     async def wait(self, seconds: float) -> None:
-        """Wait until there may be news, at most this long."""
+        """Wait until the reader has new events or progress, at most this many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -145,7 +145,10 @@ class Feed:
 
 
 async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
-    """The application's feed, for one more stream of this caller."""
+    """Yield the application's feed, and count a stream of this caller until the request ends.
+
+    Raises `Refused` (429) if too many are open.
+    """
     state = request.app.state
     if not hasattr(state, "feed"):
         state.feed = Feed(state.context, state.ending, state.quotas)
@@ -162,7 +165,7 @@ class Stay:
         self._ends_at = self._looked_at + longest_s
 
     async def lasts(self) -> bool:
-        """Whether the stream may go on."""
+        """Whether the stream may go on. Checks the key at most every `KEY_S` seconds."""
         now = time.monotonic()
         if self._caller.has_key and now - self._looked_at > KEY_S:
             self._looked_at = now

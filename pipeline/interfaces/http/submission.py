@@ -29,7 +29,7 @@ class SubmitOptions(Strict):
 
 
 def options_of(form: Form) -> Options:
-    """The form's options. Raises `RequestValidationError` (422)."""
+    """Return the form's options of a conversion. Raises `RequestValidationError` (422) for unknown or wrong fields."""
     given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
         chosen = SubmitOptions.model_validate(given)

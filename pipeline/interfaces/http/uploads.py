@@ -96,9 +96,9 @@ class Form:
 
 
 def of_folder(form: Form) -> tuple[list[tuple[Path, str]], str]:
-    """(the files with their names, the name of their folder or an empty string).
+    """Return ([(path on disk, file name)], the folder's name in the field `groupName` or an empty string).
 
-    Raises `Refused` or `RequestValidationError` (422).
+    Raises `Refused` without files or with other fields, `RequestValidationError` (422) for a wrong name.
     """
     if form.fields.keys() - {"groupName", "wait"} or not form.files:
         raise Refused("send files, and the field `groupName` to name their folder", code="invalid")
@@ -111,7 +111,10 @@ def of_folder(form: Form) -> tuple[list[tuple[Path, str]], str]:
 
 
 def uploaded(max_files: int = 1) -> Callable[[Request], AsyncIterator[Form]]:
-    """A dependency of endpoints that take files: `Annotated[Form, Depends(uploaded())]`. Name the scope before it."""
+    """Return a dependency of endpoints that take files: `Annotated[Form, Depends(uploaded())]`.
+
+    Name the scope before it.
+    """
 
     async def form(request: Request) -> AsyncIterator[Form]:
         async with receive(request, max_files) as received:
@@ -172,7 +175,7 @@ class _Receiver:
         self._field_count = 0
 
     async def body(self) -> None:
-        """Take the whole body as the file."""
+        """Write the whole body to disk as one file; the query's parameters become the form's fields."""
         name = unquote(self._request.headers.get("x-filename", ""), errors="replace")[:1000]
         for key, value in self._request.query_params.multi_items()[:MAX_FIELDS]:
             self._form.fields.setdefault(key, []).append(value[:MAX_FIELD_BYTES])
@@ -183,7 +186,7 @@ class _Receiver:
         await self._flush(file)
 
     async def multipart(self, boundary: bytes) -> None:
-        """Take files and fields between boundaries."""
+        """Parse a form: write its files to disk, and collect its fields. Raises `Refused` for a broken form."""
         if not boundary:
             raise Refused("the form names no boundary", code="bad_multipart")
         callbacks: Any = {
@@ -215,7 +218,7 @@ class _Receiver:
             await self._flush(file)
 
     async def _flush(self, file: File, beyond: int = 0) -> None:
-        """Write the bytes gathered if there are at least `beyond`."""
+        """Write the file's gathered bytes, and count them against the quota, if there are at least `beyond`."""
         if file.pending < beyond:
             return
         self._uncounted += file.pending

@@ -135,7 +135,7 @@ def _listed(tool: Tool, *, local: bool) -> Listed:
 
 
 def _invalid(error: ValidationError, takes: type[BaseModel]) -> RequestValidationError:
-    """The faults of arguments in the API's format, each with what to write instead."""
+    """The error to raise for wrong arguments: faults in the API's format, each with what to write instead."""
     names = ", ".join(takes.model_json_schema()["properties"])
     faults = []
     for fault in error.errors(include_input=False, include_url=False):
@@ -164,7 +164,7 @@ def _result(result: Any) -> CallToolResult:
 
 
 def _failed(error: Exception, tool: str) -> CallToolResult:
-    """The API's sentence about an error, and the next step."""
+    """The result for an error: the API's sentence about it, and the assistant's next step."""
     problem = json.loads(bytes(response_for(error, "tools/call", tool).body))
     text = f"{str(problem['detail']).rstrip('.')}."
     if step := _NEXT_STEPS.get(problem["code"]):

@@ -20,7 +20,7 @@ Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
 
 @cache
 def adapter(result: Any) -> TypeAdapter[Any]:
-    """The schema and serializer of a tool's result, a model or a view."""
+    """The `TypeAdapter` of a tool's result: its schema and serializer."""
     return TypeAdapter(result)
 
 
@@ -95,9 +95,10 @@ class Toolbox:
         over_stdio: type[Arguments] | None = None,
         **traits: bool,
     ) -> Callable[[Function], Function]:
-        """A decorator for `(call, asked) -> result`. Annotations give the schemas, the docstring the description.
+        """Return a decorator that adds a function `(call, asked) -> result` as a tool, with these traits of `Tool`.
 
-        `result`: the structured result beside a picture. `over_http`, `over_stdio`: arguments, where these differ.
+        Annotations give the schemas, the docstring the description. `result`: the structured result beside a picture.
+        `over_http`, `over_stdio`: arguments, where these differ.
         """
 
         def add(function: Function) -> Function:

@@ -66,7 +66,7 @@ def show_page(caller: ByCaller, document_id: HexId, page: PageNumber) -> PageWit
 
 @router.get("/{document_id}/pages/{page}/blocks", response_model=dict[str, Any])
 def show_blocks(caller: ByCaller, document_id: HexId, page: PageNumber) -> dict[str, Any]:
-    """List the blocks of a page in reading order, with their boxes in points from its top left corner."""
+    """Show the layout of a page: its blocks in reading order, with their boxes in points from its top left corner."""
     layout: dict[str, Any] = documents.layout.by(caller, document_id, page)["pages"][0]
     return layout
 
@@ -140,7 +140,7 @@ def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
 
 @router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
 def download_json(caller: ByCaller, document_id: HexId) -> Response:
-    """Download the blocks of all pages in reading order, with their boxes."""
+    """Download the blocks of all pages in reading order, with their boxes, as JSON."""
     document = documents.status.by(caller, document_id)
     name = quote(f"{Path(document.filename).stem}.json")
     return JSONResponse(

@@ -151,7 +151,8 @@ async def settled(request: Request, document_id: str, wait_s: float) -> Document
 
 
 def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentView:
-    """Answer 202 with the address of the document; 200 if the caller waited and it is at rest."""
+    """Return the document, and set status and address of the response: 200 if the caller waited and it is at rest,
+    else 202."""
     response.headers["Location"] = here(request, f"{PATH}/{document.id}")
     if wait and document.settled:
         response.status_code = 200

@@ -51,7 +51,10 @@ async def readyz(request: Request, context: InContext, response: Response) -> Re
 
 
 async def _shared_check(state: State, context: Context) -> Readiness:
-    """One request checks, and others wait for its result: requests need no key, and a check may take seconds."""
+    """Return the state of the dependencies, checked at most once a second for all requests.
+
+    Requests need no key, and a check may take seconds.
+    """
     if not hasattr(state, "checking"):
         state.checking, state.readiness = Lock(), None
     async with state.checking:

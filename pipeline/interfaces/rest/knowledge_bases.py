@@ -136,7 +136,7 @@ def dismiss(caller: ByCaller, base_id: HexId, which: Orphans | None = None) -> D
 
 @router.get("/knowledge-queue", dependencies=reader)
 def show_queues(caller: ByCaller) -> FlowStatus:
-    """Show the queues of all bases: `getStatus` of the design."""
+    """Show the queues of all bases: the numbers of waiting items and of items in work."""
     return knowledge.get_status.by(caller)
 
 

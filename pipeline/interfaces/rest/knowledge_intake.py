@@ -183,7 +183,7 @@ def _now(caller: Caller, ids: list[str]) -> list[Any]:
 
 
 def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
-    """Return (sources to add, refused sources)."""
+    """Return (sources to add, refused sources). Raises `RequestValidationError` for a body of another shape."""
     try:
         given = BODY.validate_json(text_of(body))
     except ValidationError as error:
@@ -204,7 +204,7 @@ def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
 
 
 def _nothing(added: Added) -> Response:
-    """Answer that no source was added: a problem, with the fields of the design."""
+    """Return the problem that says why no source was added, with the fields of a `Report`."""
     codes = {one.code for one in added.failed}
     code = codes.pop() if len(codes) == 1 else "nothing_added"
     status = STATUS.get(code, 422)

@@ -193,7 +193,7 @@ async def _waited(caller: Caller, run_id: str, wait: float) -> RunView:
 
 
 def _answer(request: Request, response: Response, run: RunView) -> RunView:
-    """Answer 202 with the address of the run; 200 if it has ended or is paused."""
+    """Return the run, and set status and address of the response: 200 if it has ended or is paused, else 202."""
     response.headers["Location"] = here(request, f"{PATH}/runs/{run.id}")
     if run.settled:
         response.status_code = 200

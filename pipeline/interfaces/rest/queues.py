@@ -89,7 +89,7 @@ def breaker_history(caller: ByCaller, breaker: Word) -> Page[BreakerChange]:
 
 @breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))
 def open_breaker(caller: ByCaller, breaker: Word, how: BreakerOpening | None = None) -> BreakerState:
-    """Open a breaker: its provider's queues stop."""
+    """Open a breaker: the queues of its provider and capability stop until a probe succeeds."""
     how = how or BreakerOpening()
     control.open_breaker.by(caller, breaker, how.seconds or 0.0, how.reason)
     return control.breaker.by(caller, breaker)

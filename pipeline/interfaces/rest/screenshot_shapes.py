@@ -74,7 +74,7 @@ class DeadLetterShape(BaseModel):
 
     @classmethod
     def of(cls, one: DeadLetter) -> "DeadLetterShape":
-        """A dead letter."""
+        """Return the shape of a dead letter."""
         kind = LetterKind(one.kind)
         return cls(id=f"{kind}:{one.id}", kind=kind, reason=one.reason, attempts=one.attempts, at=one.at)
 

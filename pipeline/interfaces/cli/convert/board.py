@@ -64,7 +64,7 @@ class Board:
         self._progress.keep(lambda: reasons(self._closed))
 
     def _show_all(self) -> None:
-        """The bar of all files, or of the only one before it is submitted."""
+        """Show the bar of all files, or of the only one before it is submitted."""
         if not self._several:
             if self._jobs[0].document is None and not self._jobs[0].ended:
                 self._progress.show("", Bar(self._jobs[0].target.source.name, 0, None, "", waits="being read"))

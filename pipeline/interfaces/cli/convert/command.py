@@ -123,7 +123,7 @@ def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
 def _convert(
     jobs: Sequence[Job], sources: Sequence[Path], output: str, wish: given.Wish, demanded: "Demand | None"
 ) -> list[Path]:
-    """Run these jobs to their end; return the other files."""
+    """Run these jobs to their end; return the files of other types, which it left out."""
     from pipeline.reading.files.inputs import other_files
 
     left_out = other_files(sources)
@@ -162,7 +162,7 @@ def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
-    """The results from these folders whose source files no longer exist."""
+    """The results of these folders whose source files no longer exist; empty without `-o`."""
     from pipeline.interfaces.cli.results import sourceless
 
     folders = [path for path in inputs if path.is_dir()]
@@ -187,7 +187,7 @@ def _demand() -> Iterator["Demand"]:
 
 
 def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
-    """Whether to convert a file whatever results exist."""
+    """Whether some file is sure to be converted: it has no result yet, or `force` replaces any."""
     return any(force or not job.target.exists for job in jobs if _begins_well(job))
 
 
@@ -232,7 +232,7 @@ def _is_accepted(job: Job, *, several: bool) -> bool:
 
 
 def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
-    """Report how the job ended, and write its result if that goes to standard output."""
+    """Report how the jobs ended, and print the results that go to standard output."""
     if as_json:
         print_json({"documents": [job_json(job) for job in jobs], "left_out": [str(path) for path in left_out]})
         return

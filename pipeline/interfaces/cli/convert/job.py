@@ -166,7 +166,7 @@ def _because(document_id: str) -> str:
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    """The job as `--json` reports it."""
+    """The dict that `--json` reports for a job."""
     document = job.document
     current = job.target.path if job.status == Verdict.UP_TO_DATE else None
     output = job.written or current

@@ -31,7 +31,7 @@ class Judgement:
 
 
 def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool = False) -> Judgement:
-    """Compare the result at `target` with the source and options that a new conversion would use.
+    """Judge the result at `target` against the source and options that a new conversion would use.
 
     `keep`: replace no result. `redo`: treat no result as up to date.
     """
@@ -57,7 +57,7 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool 
 
 
 def judge_pictures(document: "Document", path: Path, form: "Format") -> Judgement:
-    """Whether the pictures of a result would replace no other files."""
+    """Judge the pictures of a result: KEPT if they would replace other files, else CONVERT."""
     from pipeline.interfaces.cli.results import pictures_in_the_way
 
     why = pictures_in_the_way(document, path, form)

@@ -73,7 +73,10 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
-    """Write the job's output, unless its document has none or the target has changed since the start."""
+    """End the job: write its output, unless its document has none or the target may no longer be replaced.
+
+    A failure to write ends up in `job.error`.
+    """
     from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_pictures
     from pipeline.interfaces.cli.results import text_of, write
     from pipeline.reading.files.user_file import storage_error

@@ -23,7 +23,7 @@ Wait = Annotated[
 
 
 def resolved(prefix: str) -> str:
-    """The id that begins with this. Raises `UserError` for none or several."""
+    """The document's id that begins with `prefix`. Raises `UserError` for none or several."""
     from pipeline.operations.documents import resolve
 
     return resolve(prefix)
@@ -61,7 +61,7 @@ def _tell(document: "Document", done: str) -> None:
 
 
 def _followed(document: "Document", stack: "Stack") -> "Job":
-    """Show a document's progress until it is at rest or paused; return its state then."""
+    """Show a document's progress until it is at rest or paused; return its job then."""
     from pipeline.interfaces.cli.convert.board import Board
     from pipeline.interfaces.cli.convert.job import Job
     from pipeline.interfaces.cli.convert.targets import Target

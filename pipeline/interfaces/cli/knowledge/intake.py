@@ -243,7 +243,8 @@ def wait(
 def _follow(
     stack: "Stack", base_id: str, item_ids: Sequence[str] | None, *, quiet: bool, timeout_s: float | None = None
 ) -> "Tally":
-    """Show the progress of items until none is open, and keep the stack up; return the tally."""
+    """Show the progress of items until none is open or `timeout_s` has passed, and keep the stack up; return the
+    tally."""
     from pipeline.operations import knowledge
 
     interrupted = (

@@ -149,7 +149,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
 
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
-    """Ingest these frames."""
+    """Ingest these frames, and count each outcome in `by`."""
     from pipeline.operations import screenshots
 
     for captured in frames:

@@ -86,7 +86,7 @@ def _app(view: "ScreenshotView") -> str:
 
 
 def _attempts(view: "ScreenshotView") -> str:
-    """The number of vision attempts, unless it is one."""
+    """The number of vision attempts, and the time of the next one; empty after a single attempt."""
     from pipeline.operations import screenshots
 
     if view.vlm_next_run_at is not None:

@@ -20,17 +20,17 @@ HOW = "f12 (a frame), b3 (a batch) or n7 (a node)"
 
 
 def frame(number: int | None) -> str:
-    """A frame as people see and type it; empty for None."""
+    """A frame's id for people, such as `f12`; empty for None."""
     return f"{Named.FRAME}{number}" if number is not None else ""
 
 
 def batch(number: int | None) -> str:
-    """A batch as people see and type it; empty for None."""
+    """A batch's id for people, such as `b3`; empty for None."""
     return f"{Named.BATCH}{number}" if number is not None else ""
 
 
 def node(number: int | None) -> str:
-    """A node as people see and type it; empty for None."""
+    """A node's id for people, such as `n7`; empty for None."""
     return f"{Named.NODE}{number}" if number is not None else ""
 
 

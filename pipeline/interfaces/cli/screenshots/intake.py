@@ -39,7 +39,7 @@ class Job:
 
     @property
     def shot_id(self) -> int | None:
-        """The frame to analyse, which may be a known one."""
+        """The number of the frame to analyse, perhaps a known one; None without a frame."""
         return self.intake.shot_id if self.intake else None
 
     @property
@@ -242,7 +242,7 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
 
 
 def left_out(by: "Counter[str]") -> list[str]:
-    """The number of files that were not ingested, by reason."""
+    """Phrases such as `3 duplicate`: the number of files not ingested, for each reason that occurs."""
     return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
 
 

@@ -22,7 +22,7 @@ Key = Annotated[str, typer.Argument(metavar="SOURCE", help="screen:ID or window:
 
 
 def source_key(key: str, where: str = "--source") -> str:
-    """A typed source. Raises `typer.BadParameter` for any other text."""
+    """The key itself. Raises `typer.BadParameter` if it does not name a source."""
     from pipeline.flows.screenshots.rules.batches import MAX_SOURCE_KEY, is_source_key
 
     if not is_source_key(key):

@@ -91,7 +91,8 @@ def errors(caller: Caller, document: Document) -> list[dict[str, Any]]:
 
 
 def archive(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[bytes]:
-    """A ZIP file with each result in each format, named as by docling-serve; leaves out failed documents."""
+    """A ZIP file, at its start, with each result in each format, named as by docling-serve; leaves out failed
+    documents."""
     # SIM115: the response closes it.
     file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
     seen: Counter[str] = Counter()

@@ -103,7 +103,7 @@ async def convert_source_async(caller: ByCaller, body: ConvertRequest) -> dict[s
 
 @router.get("/v1/status/poll/{task_id}", dependencies=reader)
 async def poll(caller: ByCaller, task_id: TaskId, wait: PollWait = 0.0) -> dict[str, Any]:
-    """Show the state of a task, at once or when it has ended."""
+    """Show the state of a task; with `wait`, once it has ended or that time has passed."""
     task = Task.parse(task_id)
     if wait:
         await conversion.settled(caller, task.documents, min(wait, MAX_WAIT_S))

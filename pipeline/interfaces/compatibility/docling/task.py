@@ -69,17 +69,17 @@ class Task:
 
     @property
     def as_zip(self) -> bool:
-        """docling-serve answers with one document in JSON, and with several in a ZIP file."""
+        """Whether the result is a ZIP file: on request, and for several documents, as with docling-serve."""
         return self.zipped or len(self.documents) > 1
 
 
 def unknown() -> Refused:
-    """The error for an unknown task."""
+    """The error to raise for an unknown task."""
     return Refused("Task not found.", code="not_found")
 
 
 def documents_of(caller: Caller, task: Task) -> list[Document]:
-    """The task's documents in their order. Raises `Refused` if one is gone."""
+    """The task's documents in their order. Raises `Refused` if one is unknown or deleted."""
     by_id = {document.id: document for document in documents.several.by(caller, task.documents)}
     if len(by_id) < len(task.documents):
         raise unknown()
@@ -87,7 +87,7 @@ def documents_of(caller: Caller, task: Task) -> list[Document]:
 
 
 def has_result(document: Document) -> bool:
-    """Whether it has ended with text, perhaps not with all of it."""
+    """Whether the document has merged text: it is complete, or failed in part and its other pages are merged."""
     if document.status is DocumentStatus.PARTIAL_FAILED:
         return document.merged_path is not None and not document.outdated and document.completed_count > 0
     return document.status is DocumentStatus.COMPLETED
@@ -103,7 +103,7 @@ def conversion_status(document: Document) -> str:
 
 
 def message(document: Document) -> str:
-    """Why a document has no result."""
+    """The reason, in words, why a document has no result."""
     if document.status is DocumentStatus.CANCELLED:
         return "the conversion was cancelled"
     if document.status is DocumentStatus.PARTIAL_FAILED:

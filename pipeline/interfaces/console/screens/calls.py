@@ -49,7 +49,7 @@ class CallsQuery(live.ViewQuery):
     scope_id: Annotated[Id | None, BLANK] = None
 
     def filter(self, now: datetime) -> CallFilter:
-        """Return the operations' filter. The calls of one subject have no age limit."""
+        """Return the filter for operations, from the start of the span. The calls of one subject have no age limit."""
         since = None if self.scope_id else now - timedelta(days=SPANS[self.span][1])
         return CallFilter(
             self.flow or "", self.scope_id or "", self.provider or "", self.model or "", "", self.status or "", since
@@ -83,7 +83,7 @@ _SHARE, _LEAST_S = 20, 3.0
 
 
 def _series(caller: Caller, filters: CallsQuery) -> CallSeries:
-    """Return the figures, cached for `_LEAST_S`, or longer if many calls take long to sum up."""
+    """Return the figures by time and model, cached for `_LEAST_S`, or longer if many calls take long to sum up."""
     key = id(caller.context), filters
     with _keeping:  # a second request for the same figures waits instead of computing them
         cached = _kept.get(key)
@@ -175,7 +175,7 @@ def _list(caller: Caller, filters: CallsQuery, cursor: str | None = None) -> str
 
 @live.view("calls", every_s=5)
 def fragments(context: Context, query: CallsQuery) -> dict[str, str]:
-    """Render the charts and the newest calls."""
+    """Return HTML by element id: the charts and the newest calls."""
     caller = Caller(context)
     return {"call-figures": _figures(caller, query), "call-list": _list(caller, query)}
 

@@ -65,12 +65,12 @@ class Strip:
 
     @property
     def before(self) -> int | None:
-        """The last page before the strip."""
+        """The last page before the strip; None if the strip shows page 1."""
         return self.first - 1 if self.first > 1 else None
 
     @property
     def after(self) -> int | None:
-        """The first page after the strip."""
+        """The first page after the strip; None if the strip shows the last page."""
         last = self.cells[-1].page if self.cells else self.pages
         return last + 1 if last < self.pages else None
 
@@ -99,7 +99,7 @@ class Desk:
 
 
 def _window(page: int, pages: int) -> int:
-    """Return the first page of the strip around a page."""
+    """Return the number of the strip's first page, for a strip around `page`."""
     return max(1, min((page - 1) // STEP * STEP - STEP + 1, pages - AROUND + 1))
 
 
@@ -112,7 +112,7 @@ def _strip(document: Document, first: int) -> Strip:
 
 @live.view("document", matches=lambda query: Filter(scope_id=query.id), every_s=10)
 def fragments(context: Context, query: DocumentQuery) -> dict[str, str]:
-    """Render the state of the document and each cell of the strip."""
+    """Return HTML by element id: the state of the document, and each cell of the strip."""
     document = flow.status(query.id)
     shown = _strip(document, query.first)
     html: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
@@ -162,7 +162,7 @@ def show(
 
 
 def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None) -> Desk:
-    """Return a page: its picture and the content beside it."""
+    """Return one page with its picture's size, its text, and what the tab shows beside the picture."""
     page = flow.page(document.id, cell.page)
     layout = flow.layouts(document.id, [cell.page]).get(cell.page)
     reading = page_text.reading(document.id, page.content, layout, request.state.caller.id, words)
@@ -182,7 +182,10 @@ def _desk(request: Request, document: Document, cell: Cell, tab: Tab, words: str
 
 
 def _compared(page: PageView, tried: Sequence[AttemptView], attempt: int | None) -> Comparison | None:
-    """Compare the requested attempt with the page's text, or else the newest attempt with a different text."""
+    """Compare the requested attempt with the page's text; without it, the newest attempt with a different text.
+
+    None: no attempt to compare.
+    """
     with_text = [attempt_made for attempt_made in reversed(tried) if attempt_made.text]
     chosen = next((attempt_made for attempt_made in with_text if attempt_made.id == attempt), None)
     chosen = chosen or next((attempt_made for attempt_made in with_text if attempt_made.text != page.content), None)

@@ -51,13 +51,13 @@ def pause(request: Request, caller: ByCaller, document_id: HexId) -> Response:
 
 @router.post("/{document_id}/resume", dependencies=spender)
 def resume(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Continue the document."""
+    """Continue a paused document."""
     return done(request, f"{documents.resume.by(caller, document_id).filename} continues.")
 
 
 @router.post("/{document_id}/cancel")
 def cancel(request: Request, caller: ByCaller, document_id: HexId) -> Response:
-    """Cancel the document."""
+    """Cancel the document permanently."""
     return done(request, f"{documents.cancel.by(caller, document_id).filename} is cancelled.")
 
 
@@ -65,7 +65,7 @@ def cancel(request: Request, caller: ByCaller, document_id: HexId) -> Response:
 def remerge(
     request: Request, caller: ByCaller, document_id: HexId, allow_partial: Annotated[bool, Form()] = False
 ) -> Response:
-    """Merge the result again."""
+    """Merge the result again; `allow_partial`: without the failed pages."""
     document = documents.remerge.by(caller, document_id, allow_partial=allow_partial)
     gaps = document.pages - document.completed_count
     without = f" without {plural(gaps, 'page')}" if gaps else ""
@@ -82,7 +82,7 @@ def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> R
 
 @router.post("/{document_id}/retry-failed", dependencies=spender)
 def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
-    """Convert the failed pages again."""
+    """Convert the failed pages again. Without failed pages, merge or start a failed document again."""
     choice, _ = how
     before = documents.status.by(caller, document_id)
     document = documents.retry_failed.by(caller, document_id, **choice)

@@ -89,7 +89,7 @@ BULK = [(name, action.label) for name, action in ACTIONS.items()]
 
 
 def possible(which: Filter, by_status: Mapping[DocumentStatus, int]) -> list[tuple[str, str, int]]:
-    """Return the actions for matching documents: name, label and number of documents."""
+    """Return (name, label, number of documents that it changes) of each action that some matching document allows."""
     actions = []
     for name, action in ACTIONS.items():
         matching = which.among(action.states)
@@ -156,7 +156,7 @@ def ask(
 def act(
     request: Request, context: InContext, caller: ByCaller, name: Word, going: Annotated[Going, Form()]
 ) -> Response:
-    """Act on the next documents; then show the progress, or at the end the list."""
+    """Act on the next 100 documents; then show the progress, or at the end the list."""
     action = _action(name)
     ids: Sequence[str] = going.id
     last: Key | None = None

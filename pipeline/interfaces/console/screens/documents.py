@@ -65,7 +65,7 @@ class Row:
 
 
 def rows_of(context: Context, documents: list[Document]) -> list[Row]:
-    """Return the rows of these documents."""
+    """Return these documents, each with its state in words."""
     reasons, now = flow.reasons(documents), context.db.now()
     return [Row(document, state_of(document, reasons.get(document.id), now)) for document in documents]
 
@@ -99,7 +99,7 @@ def show(request: Request, context: InContext, filters: ListQuery) -> HTMLRespon
 
 
 def _page(filters: Listed, which: Filter) -> tuple[list[Document], str, str]:
-    """Return (documents, cursor of newer ones, cursor of older ones)."""
+    """Return (documents, cursor of newer ones, cursor of older ones); an empty cursor: there are none."""
     after, before = (pages.decode(key, At, str) for key in (filters.after, filters.before))
     if before and len(rows := flow.list_documents(which=which, limit=ROWS + 1, before=before)) > ROWS:
         rows, newer, older = rows[1:], True, True
@@ -136,7 +136,7 @@ class Texts:
 
 
 def _texts(filters: Listed, which: Filter) -> Texts | None:
-    """Return the pages with the searched words; None without words, or beyond the first page."""
+    """Return the best pages with the searched words; None without words, or beyond the first page of the list."""
     if not filters.q.strip() or filters.after or filters.before:
         return None
     most = ALL_HITS if filters.text else FIRST_HITS
@@ -154,7 +154,7 @@ def _cut(hit: Hit) -> list[tuple[str, bool]]:
 
 
 def _options(context: Context) -> dict[str, Any]:
-    """Return the options of a submission."""
+    """Return the values that the form of a submission offers."""
     settings = context.settings
     models = {model for profile in settings.providers.values() for model in (profile.model, *profile.prices)}
     return {
@@ -181,7 +181,7 @@ class Watched(DocumentsQuery):
 
 @live.view("documents", matches=lambda _: Events(flow="documents"), every_s=5)
 def fragments(context: Context, query: Watched) -> Mapping[str, str]:
-    """Render the shown rows, the counts by state, and the number of new documents."""
+    """Return HTML by element id: the shown rows, the counts by state, and the number of new documents."""
     which = query.filter(context.db.now())
     shown_documents = {document.id: document for document in flow.several(query.rows.split(","))}
     rows = rows_of(context, [shown_documents[key] for key in query.rows.split(",") if key in shown_documents])
@@ -197,7 +197,7 @@ def fragments(context: Context, query: Watched) -> Mapping[str, str]:
 
 @router.post("", dependencies=[*writer, *spender])
 async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_FILES))]) -> Response:
-    """Submit the files of a form."""
+    """Submit the files of a form. A refused file does not stop the others."""
     form.fields = {name: values for name, values in form.fields.items() if values[-1]}
     options, sent, failed = options_of(form), [], []
     files = [file for file in form.files if file.filename or file.size]

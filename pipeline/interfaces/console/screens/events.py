@@ -42,7 +42,7 @@ class EventsQuery(live.ViewQuery):
     scope: Annotated[Id | None, BLANK] = None
 
     def filter(self) -> Filter:
-        """Return the operations' filter."""
+        """Return the filter that operations accept."""
         return Filter(self.flow or "", (self.type,) if self.type else (), self.scope or "")
 
     def query(self, **change: str) -> dict[str, str]:
@@ -57,12 +57,12 @@ class EventsPage(EventsQuery):
 
 
 def _name(event: Event) -> str:
-    """Return the name of the event's subject."""
+    """Return the name of the event's subject; empty without one."""
     return str(event.data.get("filename") or event.data.get("name") or "")
 
 
 def _as_json(event: Event) -> str:
-    """Return the event as JSON, as the stream and webhooks send it."""
+    """Return the event as indented JSON text, with the fields that the stream and webhooks send."""
     return json.dumps(_SHOWN.dump_python(event, mode="json", by_alias=True), indent=2, ensure_ascii=False)
 
 
@@ -84,7 +84,7 @@ def _list(caller: Caller, filters: EventsQuery, cursor: str | None = None) -> st
 
 @live.view("events", matches=lambda query: query.filter())
 def fragments(context: Context, query: EventsQuery) -> dict[str, str]:
-    """Render the newest events."""
+    """Return HTML by element id: the newest events."""
     return {"event-list": _list(Caller(context), query)}
 
 

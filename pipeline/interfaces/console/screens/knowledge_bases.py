@@ -49,7 +49,7 @@ class Which(BaseModel):
         return {"status": self.status, "type": self.type, "q": self.q}
 
     def chosen(self) -> dict[str, Any]:
-        """Return the operations' filter."""
+        """Return the filter as arguments of operations."""
         return {
             "status": [self.status] if self.status else (),
             "types": [self.type] if self.type else (),
@@ -75,7 +75,7 @@ class QueueQuery(live.ViewQuery):
 
 @live.view("knowledge", matches=lambda _: Filter("knowledge"), every_s=15)
 def bases(context: Context, query: BasesQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render all bases with the progress of their items."""
+    """Return HTML by element id: all bases with the progress of their items."""
     all_bases = knowledge.bases()
     rows = [(base, knowledge.tally(base.id)) for base in all_bases if not base.deleting]
     going = [base.id for base in all_bases if base.deleting]
@@ -128,7 +128,7 @@ def _orphans(count: int) -> str:
 
 @live.view("knowledge-queue", matches=lambda _: Filter("knowledge"), every_s=15)
 def one_queue(context: Context, query: QueueQuery) -> dict[str, str]:  # noqa: ARG001
-    """Show the items that wait, the items in work, and the orphans: open items without worker or message."""
+    """Return HTML by element id: the items that wait, the items in work, and the orphans."""
     try:
         queue = knowledge.queue(query.base)
     except UnknownBase:
@@ -163,7 +163,7 @@ class BaseForm(BaseModel):
 
 
 def _form(context: Context) -> dict[str, Any]:
-    """Return the choices of the form of a base."""
+    """Return the values that the form of a base offers: providers, models and defaults."""
     limits = own(context.settings)
     models = {name: profile.model for name, profile in context.settings.providers.items()}
     return {"providers": [LOCAL, *limits.providers], "defaults": limits, "models": models, "local": LOCAL}
@@ -211,7 +211,7 @@ def show(
 
 @router.post("/bases/{base_id}/items/{verb}", dependencies=writer)
 def act(request: Request, caller: ByCaller, base_id: HexId, verb: Verb, which: Annotated[Which, Form()]) -> Response:
-    """Act on all items that match."""
+    """Act on the items that match, up to `MOST_ROUNDS` portions of them; the message says if more match."""
     touched, skipped, after, more = 0, 0, "", True
     for _ in range(MOST_ROUNDS):
         items, _ = knowledge.matching(base_id, after=after, limit=MOST_AT_ONCE + 1, **which.chosen())
@@ -247,7 +247,7 @@ def settings(request: Request, context: InContext, base_id: HexId) -> HTMLRespon
 
 @router.post("/bases/{base_id}/settings", dependencies=writer)
 def edit(request: Request, caller: ByCaller, base_id: HexId, form: Annotated[BaseForm, Form()]) -> Response:
-    """Change a base."""
+    """Change a base. Only items that are read from now on follow."""
     knowledge.edit_base.by(caller, base_id, **form.model_dump())
     return done(request, "Saved. It applies to items that are read from now on.")
 
@@ -264,7 +264,7 @@ def reprocess_stale(request: Request, caller: ByCaller, base_id: HexId) -> Respo
 
 @router.post("/bases/{base_id}/delete", dependencies=writer)
 def delete(request: Request, caller: ByCaller, base_id: HexId) -> Response:
-    """Delete a base with its items."""
+    """Start to delete a base with its items."""
     base = knowledge.base(base_id)
     knowledge.delete_base.by(caller, base.id)
     return done(request, f"{base.name} is being deleted.", to="/console/knowledge")
@@ -287,6 +287,6 @@ def recover(request: Request, caller: ByCaller, base_id: HexId) -> Response:
 
 @router.post("/bases/{base_id}/queue/dismiss", dependencies=writer)
 def dismiss(request: Request, caller: ByCaller, base_id: HexId) -> Response:
-    """Fail the orphans."""
+    """Give up the orphans: they fail."""
     items = knowledge.dismiss.by(caller, base_id)
     return done(request, f"{plural(len(items), 'item')} given up." if items else "No orphans to give up.")

@@ -34,7 +34,7 @@ def ask(request: Request, base_id: HexId) -> HTMLResponse:
 
 @router.post("/bases/{base_id}/files", dependencies=[*writer, *spender])
 async def add_files(request: Request, caller: ByCaller, base_id: HexId) -> Response:
-    """Add files, or with a group name the files of a folder."""
+    """Add files, or with a folder's name in `groupName` the files of a folder."""
     async with uploads.receive(request, MAX_FILES) as form:
         # A browser sends an empty field as a file without a name.
         fields = {name: values for name, values in form.fields.items() if name != "files" and values != [""]}

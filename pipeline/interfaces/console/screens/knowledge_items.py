@@ -40,7 +40,7 @@ class ItemQuery(live.ViewQuery):
 
 @live.view("knowledge-item", matches=lambda query: Filter("knowledge", scope_id=query.item), every_s=10)
 def one_item(context: Context, query: ItemQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the progress of an item."""
+    """Return HTML by element id: the progress of an item."""
     try:
         item = knowledge.item(query.item)
     except UnknownItem:
@@ -76,7 +76,7 @@ def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q:
 
 
 def _page(chunks: Sequence[ChunkView], at: int) -> int | None:
-    """Return the page of the file with chunk `at`, or the first page."""
+    """Return the file's page with chunk `at`, else the first page that these chunks name; None without pages."""
     pages = {chunk.number: chunk.page for chunk in chunks}
     return pages.get(at) or next((page for page in pages.values() if page), None)
 
@@ -107,7 +107,7 @@ def show_text(request: Request, context: InContext, item_id: HexId, start: Place
 
 @router.get("/{item_id}/file")
 def file(item_id: HexId) -> FileResponse:
-    """Send the stored copy."""
+    """Send the stored copy as a download."""
     original = knowledge.original(item_id)
     return FileResponse(original.path, filename=original.name, media_type="application/octet-stream")
 
@@ -128,7 +128,7 @@ def cancel(request: Request, caller: ByCaller, item_id: HexId) -> Response:
 
 @router.post("/{item_id}/delete", dependencies=writer)
 def delete(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Delete the item with its chunks, vectors and stored copy."""
+    """Start to delete the item with its chunks, vectors and stored copy."""
     item = knowledge.item(item_id)
     knowledge.delete.by(caller, item_id)
     return done(request, f"{item.name} is being deleted.", to=f"/console/knowledge/bases/{item.base_id}")

@@ -50,7 +50,7 @@ class KeptQuestion(Question):
 
 
 def _paid(question: Question) -> list[str]:
-    """Return the models that the search calls."""
+    """Return the names of the models that the search calls; empty if it costs nothing."""
     return knowledge.asks(question.base or None) if question.meaning and question.q else []
 
 
@@ -69,7 +69,7 @@ def _search(caller: Caller, question: Question) -> Hits:
 
 @router.get("/search")
 def show(request: Request, caller: ByCaller, question: Annotated[KeptQuestion, Query()]) -> HTMLResponse:
-    """Show the form with its hits."""
+    """Show the form with the hits of its query. A search that costs money shows only kept hits."""
     paid = _paid(question)
     hits: Hits | None = kept(request).get(caller.id, question.kept) if question.kept else None
     if hits is None and question.q and not paid:

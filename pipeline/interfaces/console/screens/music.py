@@ -63,7 +63,7 @@ def _css(run: RunView) -> str:
 
 @live.view("music", matches=lambda _: Filter("music"), every_s=10)
 def library(context: Context, query: MusicQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the library's figures, and the active or last run."""
+    """Return HTML by element id: the library's figures, and the active or last run."""
     caller = Caller(context)
     status = music.status.by(caller)
     figures = music.figures.by(caller, status.run.id) if status.run else None
@@ -75,7 +75,7 @@ def library(context: Context, query: MusicQuery) -> dict[str, str]:  # noqa: ARG
 
 @live.view("music-run", matches=lambda _: Filter("music"), every_s=10)
 def one_run(context: Context, query: RunQuery) -> dict[str, str]:
-    """Render a run's figures and its newest batches."""
+    """Return HTML by element id: a run's figures and its newest batches."""
     caller = Caller(context)
     run, status = music.run.by(caller, query.run), music.status.by(caller)
     run_status = status if status.run and status.run.id == run.id else None
@@ -191,7 +191,7 @@ def resume(request: Request, caller: ByCaller) -> Response:
 
 @router.post("/stop", dependencies=writer)
 def stop(request: Request, caller: ByCaller) -> Response:
-    """End the run."""
+    """End the run. Its unfinished songs are pending again."""
     music.stop.by(caller)
     return done(request, "The run is stopped. Paid results are kept; the other songs are pending again.")
 

@@ -65,7 +65,7 @@ class OverviewQuery(live.ViewQuery):
 
 
 def css_of(state: str) -> str:
-    """Return the colour of a state of any flow."""
+    """Return the CSS class of a state of any flow: `done`, `failed`, `paused`, `waiting` or `working`."""
     return next((css for css, states in CSS.items() if state in states), "working")
 
 
@@ -97,7 +97,7 @@ def units(kind: str, number: int) -> str:
 
 
 def _pieces(view: Overview) -> dict[str, str]:
-    """Render each part of the screen by its element."""
+    """Return the HTML of each part of the screen by its element id."""
     values = {
         "overview": view,
         "css_of": css_of,
@@ -113,7 +113,7 @@ def _pieces(view: Overview) -> dict[str, str]:
 
 @live.view("overview", every_s=5)
 def fragments(context: Context, query: OverviewQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render all parts of the screen."""
+    """Return HTML by element id: all parts of the screen."""
     return _pieces(overview.overview(context))
 
 

@@ -117,7 +117,10 @@ def _breaker(context: Context, state: BreakerState) -> BreakerRow:
 
 
 def _cells(row: Row, *, whole: bool) -> dict[str, str]:
-    """Render the changing parts of a queue. `whole`: include shared limits."""
+    """Return HTML by element id: the changing parts of a queue.
+
+    `whole`: include limits that it shares with other queues.
+    """
     return {
         f"queue-{row.key}-{part}": piece(f"queues/_{part}.html", row=row, units=units, whole=whole)
         for part in ("state", "waiting", "flight", "windows")
@@ -130,7 +133,7 @@ def _of_breaker(row: BreakerRow) -> dict[str, str]:
 
 @live.view("queues", matches=lambda _: _NONE, every_s=2)
 def all_queues(context: Context, query: QueuesQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the changing parts of all queues and breakers."""
+    """Return HTML by element id: the changing parts of all queues and breakers."""
     return _pieces(_rows(context), [_breaker(context, state) for state in queue_views.breakers(context)])
 
 
@@ -145,7 +148,7 @@ def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
 
 @live.view("queue", matches=lambda _: _NONE, every_s=2)
 def one_queue(context: Context, query: QueueQuery) -> dict[str, str]:
-    """Render the changing parts of a queue and its breaker, with the breaker's history."""
+    """Return HTML by element id: the changing parts of a queue and its breaker, with the breaker's history."""
     row = _row(context, queue_views.queue(context, query.queue), backlog.by_queue(context), context.db.now())
     breaker = _breaker(context, queue_views.breaker(context, row.breaker))
     past = piece("queues/_history.html", history=breaker.history)
@@ -186,7 +189,7 @@ def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word
 
 
 def _settings(caller: Caller, row: Row) -> list[tuple[str, Value]]:
-    """Return the live settings of the queue, each with its label."""
+    """Return (label, setting) of each live setting of the queue and its provider."""
     name, provider = row.view.name, row.view.provider
     named = {
         f"queue.{name}.limits": "This queue's limits",
@@ -253,27 +256,27 @@ def resume(request: Request, caller: ByCaller, queue: Word) -> Response:
 
 @router.post("/settings/{key}", dependencies=admin)
 def change(request: Request, caller: ByCaller, key: Word, new: Annotated[Change, Form()]) -> Response:
-    """Change a limit, on every worker at once."""
+    """Change a live setting of the queue or its provider, for every worker."""
     value: Any = live_settings.change_setting.by(caller, key, new.value, reason=new.reason)
     return done(request, f"{key} is {value if value != '' else 'no limit'} on every worker now.")
 
 
 @router.post("/settings/{key}/reset", dependencies=admin)
 def reset(request: Request, caller: ByCaller, key: Word) -> Response:
-    """Return a limit to its configured value."""
+    """Return a live setting to its configured value."""
     value: Any = live_settings.reset_setting.by(caller, key)
     return done(request, f"{key} is back to its configured value: {value if value != '' else 'no limit'}.")
 
 
 @router.post("/breakers/{breaker}/open", dependencies=admin)
 def open_breaker(request: Request, caller: ByCaller, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
-    """Stop all queues of a provider's capability."""
+    """Open a breaker: it blocks calls of all queues of a provider's capability, until a probe succeeds."""
     left_s = control.open_breaker.by(caller, breaker, (how.minutes or 0) * 60, _signed(how.reason, caller))
     return done(request, f"{breaker} is open: calls are blocked; a probe in {duration(left_s)}.")
 
 
 @router.post("/breakers/{breaker}/close", dependencies=admin)
 def close_breaker(request: Request, caller: ByCaller, breaker: Word) -> Response:
-    """Let calls pass again now."""
+    """Close a breaker: calls pass again now."""
     control.close_breaker.by(caller, breaker)
     return done(request, f"{breaker} is closed: calls pass again.")

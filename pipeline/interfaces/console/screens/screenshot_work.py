@@ -243,7 +243,10 @@ def delete(
 
 
 def moment(text: str, zone: tzinfo) -> datetime:
-    """Parse a browser's date and time field, in the shown time zone. Raises `Refused`."""
+    """Return the moment, in UTC, of a browser's date and time field; `zone` applies if the text names none.
+
+    Raises `Refused`.
+    """
     try:
         parsed = datetime.fromisoformat(text)
         parsed = (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).astimezone(UTC)

@@ -64,7 +64,7 @@ class ScreenshotsQuery(live.ViewQuery):
 
 @live.view("screenshots", matches=lambda _: Filter(flow="screenshots"), every_s=5)
 def fragments(context: Context, query: ScreenshotsQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the state of the flow in a line."""
+    """Return HTML by element id: the state of the flow in a line."""
     return {"shots-status": _status_line(Caller(context))}
 
 
@@ -75,7 +75,7 @@ def _status_line(caller: Caller) -> Markup:
 
 
 def page(request: Request, caller: Caller, template: str, **values: Any) -> HTMLResponse:
-    """Render a screen of this subject with the parts that all of them share."""
+    """Render a template of `screenshots/` as a whole page, with the values that all these pages show."""
     letters = screenshots.dead_letter_counts.by(caller)
     return screen(
         request,
@@ -98,7 +98,7 @@ class DayOfHours:
 
 
 def by_day(hours: Iterable[Hour]) -> list[DayOfHours]:
-    """Group nodes by day and hour, the latest first."""
+    """Group hours by day, the latest day and hour first."""
     days: dict[date, DayOfHours] = {}
     for hour in sorted(hours, key=lambda hour: (hour.begins_at, hour.nodes[-1].event_time), reverse=True):
         days.setdefault(hour.begins_at.date(), DayOfHours(hour.begins_at.date(), [])).hours.append(hour)
@@ -176,12 +176,12 @@ def marked(text: str, words: str) -> Markup:
 
 
 def following(path: str, filters: Mapping[str, Any], cursor: str | None) -> str:
-    """Return the address of a list's next page; empty at the end."""
+    """Return the address of a list's page at this cursor: the first page if it is empty, an empty text for None."""
     return "" if cursor is None else address(path, {**filters, "cursor": cursor})
 
 
 def address(path: str, filters: Mapping[str, Any]) -> str:
-    """Return the address of a path with this query."""
+    """Return the address of a path with this query, without empty values, below the prefix."""
     query = urlencode({name: str(value) for name, value in combined({}, filters).items()})
     return url(f"{path}?{query}" if query else path)
 
@@ -229,7 +229,10 @@ async def show_frame(
 
 @router.get("/frames/{shot_id}/words")
 async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line = "") -> HTMLResponse:
-    """Render the picture of a frame with the places of its text, for the open page."""
+    """Return HTML of a frame's picture and text, with the places of the words `q`, to replace that part of the page.
+
+    Recognises the text first if its places are unknown, which takes seconds.
+    """
     text = await _text(request, caller, shot_id, read=True)
     shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     words = q.strip()
@@ -240,7 +243,10 @@ async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line
 
 
 async def _text(request: Request, caller: Caller, shot_id: int, *, read: bool) -> bytes | None:
-    """Return the places of a frame's text, recognised on request; None: unknown."""
+    """Return the places of a frame's text, as stored. `read`: recognise them now if unknown.
+
+    None: unknown, or no picture.
+    """
     shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     if shot.path is None:
         return None

@@ -50,7 +50,7 @@ class KeyForm(BaseModel):
 
 
 def _groups(values: Sequence[Value]) -> list[tuple[str, list[Value]]]:
-    """Group settings by subject: the API, a flow, a provider, a queue."""
+    """Return (label, settings) of each subject: the API, a flow, a provider, a queue."""
 
     def subject(value: Value) -> str:
         first, _, rest = value.key.partition(".")
@@ -135,7 +135,7 @@ def revoke_key(request: Request, caller: ByCaller, key_id: HexId) -> Response:
 
 
 def server_of(request: Request) -> str:
-    """Return the address of this server, as the browser called it."""
+    """Return the address of this server, as the browser called it, with the proxy's prefix."""
     by_tls = request.url.scheme == "https" or request.app.state.context.settings.api.tls_by_proxy
     return f"{'https' if by_tls else 'http'}://{request.headers['host']}{url('')}"
 

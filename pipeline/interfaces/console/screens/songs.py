@@ -37,7 +37,7 @@ MaybeBool = Annotated[bool | None, BLANK]
 
 
 def _length(seconds: int | None) -> str:
-    """Return a length such as `3:07`."""
+    """Return a length such as `3:07`; None gives a dash."""
     return "–" if seconds is None else f"{seconds // 60}:{seconds % 60:02}"
 
 

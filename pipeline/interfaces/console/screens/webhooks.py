@@ -45,7 +45,7 @@ class DeliveriesPage(live.ViewQuery):
     cursor: Annotated[CursorText | None, BLANK] = None
 
     def query(self, **change: str | None) -> dict[str, str]:
-        """Return the query of this filter with the given changes."""
+        """Return the query of this filter with the given changes, without the cursor and empty values."""
         values = {"endpoint": self.endpoint, "status": self.status, **change}
         return {name: str(value) for name, value in values.items() if value}
 
@@ -61,7 +61,7 @@ def _moves(deliveries: Sequence[DeliveryView], now: datetime) -> bool:
 
 
 def _state(endpoint: EndpointView) -> tuple[str, str, str]:
-    """Return (css, words, reason)."""
+    """Return (CSS class, word, reason) of an endpoint's state."""
     if not endpoint.active:
         return "paused", "disabled", endpoint.disabled_because or ""
     if endpoint.failures:
@@ -70,7 +70,7 @@ def _state(endpoint: EndpointView) -> tuple[str, str, str]:
 
 
 def _kinds() -> list[tuple[str, list[str]]]:
-    """Return all types of events by subject."""
+    """Return (subject, its types of events) for all types."""
     return [
         (kind, list(types))
         for kind, types in groupby(webhooks.types(), lambda event_type: event_type.partition(".")[0])
@@ -180,7 +180,7 @@ def list_deliveries(request: Request, caller: ByCaller, page: Annotated[Deliveri
 def replay_failed(
     request: Request, caller: ByCaller, endpoint: Annotated[Annotated[Id | None, BLANK], Form()] = None
 ) -> Response:
-    """Send all failed deliveries again."""
+    """Send all failed deliveries again: of one endpoint, or of all active ones."""
     deliveries = webhooks.replay_failed.by(caller, endpoint)
     words = plural(deliveries, "delivery", "deliveries")
     return done(

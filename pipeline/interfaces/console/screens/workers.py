@@ -66,7 +66,7 @@ def scope_page(job: Job) -> str:
 
 
 def job_css(job: JobView) -> str:
-    """Return the colour of a job's state."""
+    """Return the CSS class of a job's state."""
     if job.state not in DONE:
         return "working" if job.state is JobState.RUNNING else "waiting"
     return {"ok": "done", "error": "failed"}.get(job.outcome, "paused")
@@ -78,7 +78,7 @@ def _workers(fleet: Fleet | None) -> dict[str, str]:
 
 @live.view("workers", matches=lambda _: _NONE, every_s=3)
 def all_workers(context: Context, query: WorkersQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the workers."""
+    """Return HTML by element id: the workers."""
     return _workers(overview.fleet(context))
 
 
@@ -97,7 +97,7 @@ def _nodes(view: Gateway) -> dict[str, str]:
 
 @live.view("nodes", matches=lambda _: _NONE, every_s=3)
 def all_nodes(context: Context, query: NodesQuery) -> dict[str, str]:  # noqa: ARG001
-    """Render the gateway, its nodes and the newest jobs."""
+    """Return HTML by element id: the gateway, its nodes and the newest jobs."""
     return _nodes(_gateway(context))
 
 

@@ -113,7 +113,8 @@ async def convert_document(call: Call, asked: Address | FileOrAddress) -> Conver
 
 
 def _submit_path(call: Call, given: str, options: Options) -> Document:
-    """Submit a file as `penstock convert` does, as an upload: with its checks, its child process and its quotas."""
+    """Submit a copy of a file of this machine, as an upload. Raises `UserError` for a relative path or a refused
+    file."""
     path, settings = Path(given).expanduser(), call.caller.context.settings
     if not path.is_absolute():
         raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")

@@ -46,7 +46,7 @@ class Markdown(Excerpt):
 
 
 def cut(text: str, offset: int = 0, limit: int = 20_000) -> Excerpt:
-    """A piece of a text."""
+    """The piece of a text from `offset` on, and the offset of the next piece."""
     piece = text[offset : offset + limit]
     end = offset + len(piece)
     following = end if piece and end < len(text) else None
@@ -54,7 +54,7 @@ def cut(text: str, offset: int = 0, limit: int = 20_000) -> Excerpt:
 
 
 def excerpt(document: Document) -> Excerpt:
-    """The beginning of a document's Markdown. Blocks."""
+    """The first 4,000 characters of a document's Markdown. Blocks."""
     return cut(document.read_text(), limit=4000)
 
 

@@ -24,7 +24,7 @@ Steps = Callable[[State], tuple[float, float | None, str]]
 async def followed(
     call: Call, read: Callable[[], State], settled: Callable[[State], bool], steps: Steps[State], wait_s: float
 ) -> State:
-    """Poll until the state that `read` returns is settled or `wait_s` is over, and report each step."""
+    """Return the state of `read` once it is settled or `wait_s` seconds have passed; report each step until then."""
     reported, deadline = -1.0, time.monotonic() + wait_s
 
     def moved(state: State) -> bool:
