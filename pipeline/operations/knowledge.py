@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
 from os import PathLike
@@ -165,16 +166,23 @@ def reprocess(caller: Caller, item_id: str) -> ItemView:
 @operation(Scope.WRITE, spends=True)
 def reprocess_failed(caller: Caller, base_id: str) -> list[ItemView]:
     """Put every failed item of a base in line to be read again; return the items."""
-    context = caller.context
-    return [service.reprocess(context, item_id) for item_id in service.failed(context, base_id)]
+    return _reprocess_all(caller, service.failed(caller.context, base_id))
 
 
 @operation(Scope.WRITE, spends=True)
 def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
     """Put the completed items that another model than the base's current one embedded in line to be read and embedded
     again; return the items."""
-    context = caller.context
-    return [service.reprocess(context, item_id) for item_id in service.stale(context, base_id)]
+    return _reprocess_all(caller, service.stale(caller.context, base_id))
+
+
+def _reprocess_all(caller: Caller, item_ids: Iterable[str]) -> list[ItemView]:
+    """Put each of these items in line, without those that are deleted at the same time; return their views."""
+    views = []
+    for item_id in item_ids:
+        with suppress(UnknownItem):
+            views.append(service.reprocess(caller.context, item_id))
+    return views
 
 
 class Verb(StrEnum):

@@ -279,7 +279,7 @@ def stale(context: Context, base_id: str) -> list[str]:
         query = select(ITEMS.c.id).where(
             ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.COMPLETED, ITEMS.c.published_space != space
         )
-        return list(session.execute(query.order_by(ITEMS.c.position)).scalars())
+        return list(session.execute(query.where(queries.PRESENT).order_by(ITEMS.c.position)).scalars())
 
 
 def failed(context: Context, base_id: str) -> list[str]:
@@ -287,7 +287,7 @@ def failed(context: Context, base_id: str) -> list[str]:
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         query = select(ITEMS.c.id).where(ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.FAILED)
-        return list(session.execute(query.order_by(ITEMS.c.position)).scalars())
+        return list(session.execute(query.where(queries.PRESENT).order_by(ITEMS.c.position)).scalars())
 
 
 def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:

@@ -17,6 +17,8 @@ from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import LINE, ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.operations import knowledge as operations
+from pipeline.operations.caller import Caller
 from pipeline.providers import gates
 from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
@@ -263,3 +265,15 @@ class TestOrphanedFiles:
         assert deletion.remove_orphans(context) == 3
         assert [entry.name for entry in root.iterdir()] == [item_id]
         assert files.stored_path(context.settings, item_id, driver.row(item_id).content_sha256).is_file()
+
+
+def test_a_retry_of_all_failed_items_skips_items_that_are_deleted_at_the_same_time(
+    context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, failed = (item_id for name in ("a", "b") for item_id in driver.note(base, name))
+    for item_id in (deleted, failed):
+        assert service.cancel(context, item_id) is CancelStatus.CANCELLED
+    service.delete_items(context, deleted)
+    assert service.failed(context, base) == [failed]
+    monkeypatch.setattr(service, "failed", lambda *_: [deleted, failed])  # as it was before the deletion
+    assert [view.id for view in operations.reprocess_failed.by(Caller(context), base)] == [failed]
