@@ -69,7 +69,7 @@ def song(number: int) -> dict[str, Any]:
     return synthetic(number) | {"title": f"{PAYLOADS[number % len(PAYLOADS)]} {number}", "artist": XSS, "album": XSS}
 
 
-def _look(record: Record) -> str:
+def _describe(record: Record) -> str:
     return f"# Minutes of the pump house\n\n{MARKDOWN}"
 
 
@@ -78,7 +78,7 @@ def opened(root: Path) -> Iterator[Site]:
     """`penstock up` on a data folder below `root`, with a provider `ai` that answers with hostile Markdown."""
     data, port = root / "data", free_port()
     with (
-        ProviderServer(api_key="secret-key", picture_answer=_look, answer=answer) as provider,
+        ProviderServer(api_key="secret-key", picture_answer=_describe, answer=answer) as provider,
         SubsonicServer(len(PAYLOADS)) as music,
     ):
         music.library.song = song

@@ -57,12 +57,12 @@ def tour(browser: Browser, site: Site) -> Tour:
     """Visit an address of each kind of screen, starting from the main ones."""
     tour_so_far = Tour()
     with watched(browser, site.base) as visit:
-        _go_round(visit, tour_so_far)
+        _visit_all(visit, tour_so_far)
     tour_so_far.wrong += visit.wrong
     return tour_so_far
 
 
-def _go_round(visit: Visit, tour: Tour) -> None:
+def _visit_all(visit: Visit, tour: Tour) -> None:
     seen: dict[str, list[str]] = {}
     waiting = deque(f"/console/{name}" for name in MAIN)
     while waiting:

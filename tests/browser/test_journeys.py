@@ -24,7 +24,7 @@ def test_a_file_is_dropped_converted_and_read_without_loading_a_page_again(
     row = page.locator("tr", has_text="minutes of the meeting.pdf")
     expect(row).to_contain_text("completed", timeout=SOON)
     expect(row).to_contain_text("3 / 3")
-    assert page.evaluate("window.still_here"), "the page was not loaded again"
+    assert page.evaluate("window.still_here"), "the page did not reload"
     row.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("minutes of the meeting.pdf")
     box = page.locator("#paper a[data-block]").first

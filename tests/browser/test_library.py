@@ -28,7 +28,7 @@ def test_files_are_added_to_a_base_found_and_opened_where_the_words_stand(open_p
     page.wait_for_url(re.compile(r"/bases/[0-9a-f]+$"))
     page.evaluate("window.stayed = true")
     expect(page.locator("#kb-items .state.done")).to_be_visible(timeout=LONG_MS)
-    assert page.evaluate("window.stayed"), "the page was not loaded again"
+    assert page.evaluate("window.stayed"), "the page did not reload"
     page.get_by_role("main").get_by_role("link", name="Search", exact=True).click()
     page.get_by_role("searchbox", name="Search for").fill("pump 150")
     page.get_by_role("main").get_by_role("button", name="Search").click()

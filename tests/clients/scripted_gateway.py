@@ -79,7 +79,7 @@ class ScriptedGateway:
         link.welcome(**limits)
         return link
 
-    def nobody_comes(self, for_s: float) -> bool:
+    def no_connection(self, for_s: float) -> bool:
         """Whether no node connects for this long."""
         try:
             self._links.get(timeout=for_s)

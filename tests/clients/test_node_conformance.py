@@ -206,7 +206,7 @@ def test_a_refused_node_does_not_retry(gateway: ScriptedGateway, link: Link, nod
     link.say("error", code="no", message="you again")
     link.end(code, "no")
     assert node.wait(DEADLINE_S) != 0
-    assert gateway.nobody_comes(0.1)
+    assert gateway.no_connection(0.1)
 
 
 def test_a_refused_handshake_is_final_only_for_its_token(gateway: ScriptedGateway, kind: str, place: Place) -> None:
@@ -242,4 +242,4 @@ def test_a_draining_node_finishes_its_jobs_before_it_ends(
     link.received(last)
     assert link.close_code() == 1000
     assert node.wait(DEADLINE_S) == 0
-    assert gateway.nobody_comes(0.1)
+    assert gateway.no_connection(0.1)

@@ -38,15 +38,15 @@ def kind() -> str:
 
 
 @pytest.fixture
-def way(gateway: Gateway) -> Iterator[Relay]:
+def node_relay(gateway: Gateway) -> Iterator[Relay]:
     """A relay between node and gateway."""
     with relay(gateway.port) as opened:
         yield opened
 
 
 @pytest.fixture
-def place(gateway: Gateway, way: Relay, tmp_path: Path) -> Place:
-    return Place(f"ws://127.0.0.1:{way.port}", gateway.node_token, tmp_path, node_id=tmp_path.name)
+def place(gateway: Gateway, node_relay: Relay, tmp_path: Path) -> Place:
+    return Place(f"ws://127.0.0.1:{node_relay.port}", gateway.node_token, tmp_path, node_id=tmp_path.name)
 
 
 @pytest.fixture
@@ -108,12 +108,12 @@ def test_a_cancelled_job_leaves_its_node_free(session: Session, node: Process) -
 
 @both
 def test_a_node_continues_its_jobs_after_a_lost_connection(
-    gateway: Gateway, session: Session, node: Process, place: Place, way: Relay, kind: str
+    gateway: Gateway, session: Session, node: Process, place: Place, node_relay: Relay, kind: str
 ) -> None:
     session.ask(f"held-{kind}", "wait")
     with gateway.session() as other:
         assert other.text(f"warm-{kind}", "ab") == "ba"  # by now the node has the first job
-        way.cut()
+        node_relay.cut()
         place.go.touch()
         answer = session.answer()
         assert (answer["result"]["text"], answer["attempt"], answer["node_id"]) == ("tiaw", 1, place.node_id)

@@ -64,7 +64,7 @@ class Peer:
         until = time.monotonic() + deadline_s
         while True:
             text = self.connection.recv(max(until - time.monotonic(), 0.01))
-            assert isinstance(text, str), "a binary frame that no message announced"
+            assert isinstance(text, str), "a binary frame without an announcement"
             fields = json.loads(text)
             files = []
             for facts in fields.get("attachments") or []:

@@ -201,7 +201,7 @@ def test_full_disk_loses_no_result(cli: Cli, small_disk: Path) -> None:
     target = small_disk / "report.md"
     full = cli.run("convert", "report.pdf", "-o", target)
     assert_explained(full, "no space left on the disk", "free some and try again")
-    assert [path.name for path in small_disk.iterdir()] == ["filler"], "nothing half-written"
+    assert [path.name for path in small_disk.iterdir()] == ["filler"], "no partial result"
     (small_disk / "filler").unlink()
     assert cli.run("convert", "report.pdf", "-o", target).code == 0
     assert "This is page 1" in target.read_text()

@@ -237,7 +237,7 @@ def test_narrow_terminal_cuts_no_column_that_matters(cli: Cli) -> None:
         assert row.split()[0] == cli.newest()
         assert "COMPLETED" in row
         assert "a-name-that" in row
-        assert "PROGRESS" not in header, "it gives way"
+        assert "PROGRESS" not in header, "a narrow table drops this column"
 
 
 def test_no_color_is_respected(cli: Cli) -> None:

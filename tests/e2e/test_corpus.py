@@ -46,7 +46,7 @@ def converted(
     for pdf in rotation.of(Pdf(name, name in ALWAYS) for name in there.keys() - ELSEWHERE):
         shutil.copy(there[pdf.name], folder)
     result = cli.run("convert", "--json", "-o", cli.cwd / "out", folder, timeout_s=1500)
-    assert result.code == 1, "some are broken"
+    assert result.code == 1, "some files are broken"
     return {Path(document["input"]).stem: document for document in result.documents()}
 
 

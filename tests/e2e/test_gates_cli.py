@@ -13,7 +13,7 @@ QUEUE = "vision.single"
 
 
 @pytest.fixture(autouse=True)
-def as_found(cli: Cli) -> Iterator[None]:
+def reset_gates(cli: Cli) -> Iterator[None]:
     """Reset the shared stack's gates after each test."""
     yield
     cli.run_all(

@@ -68,7 +68,7 @@ def hostile(imported: set[str], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def before_us(python: Path, folder: Path) -> None:
+def remove_early_imports(python: Path, folder: Path) -> None:
     """Remove the modules that Python imports before our first line, which no program can prevent."""
     for name in printed(python, STARTS) | {"penstock_entry", "sitecustomize", "usercustomize"}:
         (folder / f"{name}.py").unlink(missing_ok=True)
@@ -114,7 +114,9 @@ def run_programs(checkout: Installed, env: dict[str, str], folder: Path, log: Pa
         ]
         wait_until(lambda: log.read_text().count(" ready.") == 1, RUN_S, "the worker is ready", last=log.read_text)
         programs[0].send_signal(signal.SIGHUP)  # the worker restarts itself
-        wait_until(lambda: log.read_text().count(" ready.") == 2, RUN_S, "it is ready again", last=log.read_text)
+        wait_until(
+            lambda: log.read_text().count(" ready.") == 2, RUN_S, "the restarted worker is ready", last=log.read_text
+        )
         wait_until(lambda: "Connected to redis" in log.read_text(), RUN_S, "Flower runs", last=log.read_text)
         for process in programs:
             process.terminate()
@@ -140,7 +142,7 @@ def run(
 def test_a_wheel_is_complete_and_imports_nothing_from_the_current_folder(
     wheel: Installed, hostile: Path, data_dir: Path, env: dict[str, str]
 ) -> None:
-    before_us(wheel.python, hostile)
+    remove_early_imports(wheel.python, hostile)
     report, out = new_pdf(data_dir / "report.pdf"), data_dir / "report.md"
     done = run(wheel, env, hostile, "convert", report, "-o", out, path=":")
     assert done.returncode == 0, done.stderr
@@ -157,7 +159,7 @@ def test_a_stack_and_its_commands_import_nothing_from_the_current_folder(
     (hostile / MARK).unlink()  # the programs still run
     assert run(checkout, env, hostile, "--help").returncode == 0
     assert not (hostile / MARK).exists()
-    before_us(checkout.python, hostile)
+    remove_early_imports(checkout.python, hostile)
 
     up = subprocess.Popen(
         [str(checkout.penstock), "up"],

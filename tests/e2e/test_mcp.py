@@ -31,7 +31,7 @@ class Assistant:
     """A client of the protocol, with the progress that it received."""
 
     client: Client
-    heard: list[tuple[float, float | None]] = field(default_factory=list)
+    progress_seen: list[tuple[float, float | None]] = field(default_factory=list)
 
     async def use(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Call a tool and return its result, which the client has checked against the tool's schema."""
@@ -47,7 +47,7 @@ class Assistant:
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
         async def hear(progress: float, total: float | None, message: str | None) -> None:
-            self.heard.append((progress, total))
+            self.progress_seen.append((progress, total))
 
         return await self.client.call_tool(tool, arguments, progress_callback=hear)
 
@@ -97,8 +97,8 @@ async def read(assistant: Assistant, converted: dict[str, Any], pages: int) -> N
     document = converted["document"]
     assert (document["status"], document["pages"]) == ("COMPLETED", pages)
     assert "This is page 1" in converted["beginning"]["markdown"]
-    assert (pages, pages) in assistant.heard
-    dones = [done for done, _ in assistant.heard]
+    assert (pages, pages) in assistant.progress_seen
+    dones = [done for done, _ in assistant.progress_seen]
     assert dones == sorted(dones)
     status = await assistant.use("get_status", id=document["id"], wait_s=5)
     assert status["document"]["settled"]
@@ -278,7 +278,7 @@ def test_a_closed_client_frees_its_wait_and_an_open_one_is_answered_at_the_serve
         with waiting():
             pass  # the client hangs up at once
     with waiting() as answer:
-        assert not select.select([answer.fileno()], [], [], 1)[0], "it waits"
+        assert not select.select([answer.fileno()], [], [], 1)[0], "the tool waits"
         running.interrupt()
         assert b'"result"' in answer.read()
     assert running.wait(60) == 0

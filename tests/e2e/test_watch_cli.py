@@ -39,7 +39,7 @@ def test_new_and_changed_files_are_converted(cli: Cli) -> None:
     watching.wait_for("in/there.pdf → out/there.md (2 pages)")
     watching.wait_for("in/new.pdf: KEPT: out/new.md was edited, and is kept, but it is older than its source")
     assert end(watching) == "4 written, 1 kept, 1 refused."
-    assert watching.output.count("in/notes.docx") == 1, "each is named once"
+    assert watching.output.count("in/notes.docx") == 1, "each file is named once"
     assert (results / "new.md").read_text() == "mine"
     assert "This is page 2" in (results / "there.md").read_text()
 

@@ -74,7 +74,9 @@ class Flow:
 
     def wait_for_calls(self, count: int) -> None:
         """Wait until the provider has received this many calls."""
-        assert self.provider.wait_for_calls(count, START_S), f"only {len(self.provider.records)} calls came in"
+        assert self.provider.wait_for_calls(count, START_S), (
+            f"the provider received only {len(self.provider.records)} calls"
+        )
 
     def wait_for_status(
         self, document_id: str, status: DocumentStatus = DocumentStatus.COMPLETED, within_s: float = DONE_S
@@ -125,7 +127,7 @@ class Flow:
 
     def wait_until_quiet(self) -> None:
         """Wait until no call is under way and no message waits or runs."""
-        wait_until(self._is_quiet, START_S, "all is quiet")
+        wait_until(self._is_quiet, START_S, "no call is under way and no message waits")
 
     def _is_quiet(self) -> bool:
         redis = self.context.redis

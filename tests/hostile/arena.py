@@ -83,7 +83,7 @@ class Arena:
                 files[str(path.relative_to(self.root))] = f"{status.st_mode:o} {content}"
         return files
 
-    def touched(self) -> list[tuple[str, str]]:
+    def changed_files(self) -> list[tuple[str, str]]:
         """Return the new and changed files around the data folder."""
         return sorted(self.snapshot().items() ^ self.before.items())
 
@@ -141,7 +141,7 @@ def opened(root: Path, base_url: str) -> Iterator[Arena]:
         up.interrupt()
         assert up.wait() == 0, up.output
         arena.cli.wait_until_gone()
-        assert not arena.touched(), arena.touched()
+        assert not arena.changed_files(), arena.changed_files()
     finally:
         stop.set()
         arena.cli.kill_everything()

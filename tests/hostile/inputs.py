@@ -19,21 +19,21 @@ ANY_END = r"COMPLETED|FAILED|REFUSED|PARTIAL_FAILED"
 class Hostile:
     """A hostile file. `make` writes it to a path.
 
-    `said`: a pattern for `STATE: error` of its row. Each input ends as one row, with any outcome.
+    `outcome`: a pattern for `STATE: error` of its row. Each input ends as one row, with any outcome.
     """
 
     name: str
     make: Callable[[Path], object]
-    said: str = ANY_END
+    outcome: str = ANY_END
     pinned: bool = False
     """Part of every run: it once found a fault, or represents its kind."""
 
     def judge(self, state: str, error: str | None) -> str:
         """Return the fault of this end; empty without a fault."""
         ended = f"{state}: {error or ''}"
-        if re.search(self.said, ended, re.DOTALL):
+        if re.search(self.outcome, ended, re.DOTALL):
             return ""
-        return f"{self.name} ended as {ended[:300]!r}, which does not match {self.said!r}"
+        return f"{self.name} ended as {ended[:300]!r}, which does not match {self.outcome!r}"
 
 
 def written(data: bytes | Callable[[], bytes]) -> Callable[[Path], object]:
@@ -54,10 +54,10 @@ def write_inputs(inputs: Iterable[Hostile], folder: Path, rotation: Rotation) ->
 
 def assert_calm(result: Result, *codes: int) -> None:
     """Check that a command ended with one of these codes and plain words, without commands for a terminal."""
-    assert not (problem := uneasy(result, *codes)), problem
+    assert not (problem := fault_of(result, *codes)), problem
 
 
-def uneasy(result: Result, *codes: int) -> str:
+def fault_of(result: Result, *codes: int) -> str:
     """Return the fault of a command's end; empty without a fault."""
     output = result.out + result.err
     if "Traceback" in output:
@@ -70,7 +70,7 @@ def uneasy(result: Result, *codes: int) -> str:
     )
 
 
-def judged(inputs: Sequence[Hostile], ends: dict[str, tuple[str, str | None]]) -> None:
+def assert_outcomes(inputs: Sequence[Hostile], ends: dict[str, tuple[str, str | None]]) -> None:
     """Check that every input ended with an allowed outcome."""
     wrong = [
         hostile.judge(*ends[hostile.name]) if hostile.name in ends else f"{hostile.name} did not end"

@@ -16,11 +16,11 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply to the call for one page. `said`: a pattern for `STATE: error` of the page."""
+    """A reply to the call for one page. `outcome`: a pattern for `STATE: error` of the page."""
 
     name: str
     make: Callable[[Record], Fault]
-    said: str = ENDS
+    outcome: str = ENDS
     pinned: bool = False
 
 

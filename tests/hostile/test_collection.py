@@ -19,7 +19,7 @@ from tests.hostile import barcode
 from tests.hostile.archives import OFFICE, TEXTS
 from tests.hostile.arena import Arena
 from tests.hostile.http_requests import REQUESTS
-from tests.hostile.inputs import COMMANDING, assert_calm, judged, uneasy, write_inputs
+from tests.hostile.inputs import COMMANDING, assert_calm, assert_outcomes, fault_of, write_inputs
 from tests.hostile.pdfs import BOMBS, LIARS
 from tests.hostile.pictures import FRAMES, PICTURES
 from tests.hostile.places import AS_ANOTHER_USER, HARMLESS, IN_FOLDERS, PREPARED, SECRET, SETTINGS, TRAPS, Trap
@@ -48,7 +48,7 @@ def test_documents_end_with_their_reason(arena: Arena, rotation: Rotation) -> No
     assert_calm(result, 1)
     reasons = arena.page_errors()
     documents = result.documents()
-    judged(
+    assert_outcomes(
         inputs,
         {
             hostile["input"]: (hostile["status"], hostile["error"] or reasons.get(hostile["id"]))
@@ -62,7 +62,7 @@ def test_screenshots_end_with_their_reason(arena: Arena, rotation: Rotation) -> 
     inputs = write_inputs([*PICTURES, *FRAMES], folder, rotation)
     result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(hostile.name for hostile in inputs))
     assert_calm(result, 0, 1, 3)
-    judged(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})
+    assert_outcomes(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})
 
 
 def test_knowledge_ends_with_its_reason(arena: Arena, rotation: Rotation) -> None:
@@ -74,7 +74,7 @@ def test_knowledge_ends_with_its_reason(arena: Arena, rotation: Rotation) -> Non
     listed = arena.cli.run("kb", "items", "manuals", "--json", "--limit", "1000")
     ends = {item["name"]: (str(item["status"]), item["error"]) for item in listed.json()}
     ends |= {refused["path"]: ("failed", refused["error"]) for refused in added.json()["failed"]}
-    judged(inputs, ends)
+    assert_outcomes(inputs, ends)
 
 
 def test_songs_end_as_rows(arena: Arena, rotation: Rotation) -> None:
@@ -87,7 +87,9 @@ def test_songs_end_as_rows(arena: Arena, rotation: Rotation) -> None:
     listed = arena.cli.run("music", "show", "--json", "--limit", "1000")
     assert_calm(listed, 0)
     songs = {song["path"] for song in listed.json()}
-    judged(inputs, {hostile.name: ("listed" if hostile.name in songs else "left out", "") for hostile in inputs})
+    assert_outcomes(
+        inputs, {hostile.name: ("listed" if hostile.name in songs else "left out", "") for hostile in inputs}
+    )
     assert not [path for path in songs if "outside" in path]
 
 
@@ -112,7 +114,7 @@ def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderS
     wrong = [
         f"{reply.name}: {ends[number]['status']}: {ends[number]['error'] or reasons.get(ends[number]['id'])}"
         for number, reply in due.items()
-        if not re.search(reply.said, ends[number]["status"])
+        if not re.search(reply.outcome, ends[number]["status"])
     ]
     assert not wrong, "\n".join(wrong)
     stats = arena.cli.run("calls", "stats", "--json")
@@ -139,7 +141,7 @@ def test_arguments_are_refused_in_words(arena: Arena) -> None:
     document = arena.cli.newest()
     filled = [[word.replace("{document}", document) for word in words] for words in ARGUMENTS.values()]
     results = zip(ARGUMENTS, arena.at(folder).run_all(filled), strict=True)
-    wrong = [f"{name}: {problem}" for name, result in results if (problem := uneasy(result, 0, 1, 2, 3))]
+    wrong = [f"{name}: {problem}" for name, result in results if (problem := fault_of(result, 0, 1, 2, 3))]
     assert not wrong, "\n".join(wrong)
 
 
@@ -241,7 +243,7 @@ def test_settings_are_named_and_their_secrets_are_not(arena: Arena) -> None:
     results = together(partial(user.run, "status") for user in users)
     wrong = []
     for (name, (_, message)), result in zip(SETTINGS.items(), results, strict=True):
-        if problem := uneasy(result, 0, 1):
+        if problem := fault_of(result, 0, 1):
             wrong.append(f"{name}: {problem}")
         elif (
             SECRET in result.err + result.out
@@ -349,7 +351,7 @@ def test_the_stack_is_well_after_all_hostile_inputs(arena: Arena) -> None:
         assert size < calm + 250 * MB, (program, size, arena.calm)
     for role, size in arena.peak.items():
         assert size < 1_500 * MB, (role, arena.peak)
-    assert not arena.touched(), "no file around the data folder changed"
+    assert not arena.changed_files(), "no file around the data folder changed"
     for process in arena.cli.processes():
         with suppress(psutil.NoSuchProcess):
             assert process.ppid() != 1 or "redis" in process.name(), process.cmdline()

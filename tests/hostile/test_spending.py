@@ -123,13 +123,13 @@ def test_a_retry_by_another_key_does_not_empty_an_account(context: Context, ann:
     document_id = ann.submit(tmp_path, name="mine").json()["id"]
     convert(context, document_id)
     assert ann.submit(tmp_path).status_code == 429
-    assert bob.act(document_id, "retry-failed").status_code == 202, "nothing had failed: harmless"
+    assert bob.act(document_id, "retry-failed").status_code == 202, "no page had failed, so nothing is charged"
     assert bob.submit(tmp_path, name="mine").json()["id"] == document_id
     assert bob.act(document_id, "pages/1/retry").status_code == 202
     assert (ann.spent, bob.spent) == (pytest.approx(PRICE), 0)
     assert ann.submit(tmp_path).status_code == 429
     call(context, document_id)
-    assert (ann.spent, bob.spent) == (pytest.approx(PRICE), pytest.approx(PRICE)), "a retry by B is B's"
+    assert (ann.spent, bob.spent) == (pytest.approx(PRICE), pytest.approx(PRICE)), "a retry by B is charged to B"
     assert bob.submit(tmp_path).status_code == 429
 
 
@@ -172,7 +172,7 @@ def test_calls_under_way_stay_reserved_after_the_deletion_of_their_document(
     else:
         assert ann.http.delete(f"{API}/documents/{document_id}").status_code == 204
     assert ann.reserved == 1
-    assert ann.submit(tmp_path).status_code == 429, "the call is not paid for yet"
+    assert ann.submit(tmp_path).status_code == 429, "the call is not charged yet"
     call(context, document_id)
     assert ann.spent == pytest.approx(PRICE)
 
@@ -183,7 +183,7 @@ def test_reservations_without_a_call_are_released(context: Context, ann: Key, tm
         assert answer.status_code == 202
         refused = ann.submit(tmp_path)
         assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) <= 60, "soon: something is only reserved"
+        assert int(refused.headers["retry-after"]) <= 60, "reservations end soon"
         ann.act(answer.json()["id"], "cancel")
     assert (ann.spent, ann.reserved) == (0, 0)
 
@@ -226,7 +226,7 @@ def test_deleting_frames_refunds_nothing_and_charges_no_other_key(context: Conte
     assert ann.http.delete(f"{API}/screenshots", params=within).status_code == 200
     assert framed(ann, 3).status_code == 429
     other = framed(bob, 4).json()["id"]
-    assert other > shot_id, "no id comes again"
+    assert other > shot_id, "no id is reused"
     assert analysed(context, other) != batch_id
     assert (ann.spent, bob.spent) == (pytest.approx(2 * PRICE), pytest.approx(2 * PRICE))
 

@@ -63,7 +63,7 @@ def test_lanes_at_work_may_be_redelivered(stack: Stack, flow: Flow) -> None:
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     flow.assert_paid_once(images)
-    assert {page.attempts for page in flow.pages(document_id)} == {1}, "neither delivery robs the other"
+    assert {page.attempts for page in flow.pages(document_id)} == {1}, "neither delivery takes a page of the other"
 
 
 def _midway(flow: Flow, pages: int = 20) -> tuple[str, dict[str, int]]:

@@ -70,7 +70,7 @@ def _document_with_scan(folder: Path) -> Path:
     return path
 
 
-def _kill_whoever_converts(stack: Stack, flow: Flow, document_id: str, page: int) -> None:
+def _kill_converting_process(stack: Stack, flow: Flow, document_id: str, page: int) -> None:
     """Kill the process that has the page, once for each claim, until the page is settled."""
     killed: set[int] = set()
 
@@ -92,7 +92,7 @@ def test_page_that_kills_its_process_every_time_fails_alone(stack: Stack, flow: 
     # One process in each worker, so the claim names the process with the page.
     stack.start("single-1", "single-2", "control-1", "beat-1")
     document_id = documents.submit(_document_with_scan(flow.folder), Options(provider=LOCAL)).id
-    _kill_whoever_converts(stack, flow, document_id, DEADLY)
+    _kill_converting_process(stack, flow, document_id, DEADLY)
     flow.wait_for_status(document_id, DocumentStatus.PARTIAL_FAILED)
     pages = flow.pages(document_id)
     assert {page.page for page in pages if page.status is not PageStatus.COMPLETED} == {DEADLY}

@@ -32,7 +32,7 @@ def test_provider_that_refuses_connections_costs_time_and_no_attempt(
     wait_until(
         lambda: len(queries.attempts(flow.context, document_id)) > 20, START_S, "workers probe the provider repeatedly"
     )
-    assert {page.attempts for page in flow.pages(document_id)} <= {0, 1}, "1: the page that is lent for a probe"
+    assert {page.attempts for page in flow.pages(document_id)} <= {0, 1}, "1 attempt: the page of a probe"
     assert flow.document(document_id).status is DocumentStatus.PROCESSING
     provider.start()
     flow.wait_for_status(document_id)
@@ -48,7 +48,7 @@ def test_wrong_key_closes_the_queue_at_the_first_reply_and_a_new_key_opens_it(st
     wait_until(
         lambda: "refused the key" in gates.closed_because(flow.context, QUEUE),
         START_S,
-        "the queue says why it is closed",
+        "the queue names the reason of its closing",
     )
     calls = len(flow.provider.records)
     assert calls <= THREADS, "only calls under way at the first reply"

@@ -50,7 +50,7 @@ def test_each_worker_consumes_messages_after_each_reset_of_its_connections(
         assert proxy.cut()
         flow.wait_for_status(document_id)
         flow.assert_exactly_once(document_id)
-        assert proxy.cut(), "at rest, too"
+        assert proxy.cut(), "connections at rest are reset, too"
         wait_until(lambda seen=number: noticed(stack, seen), START_S, "all workers have noticed")
     document_id = flow.submit(PAGES, "last.pdf")
     flow.wait_for_status(document_id)

@@ -39,7 +39,7 @@ def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     sentinels.sentinels[0].kill()
     sentinels.cut_off_replica()
     flow.wait_for_calls(30)
-    images = wait_until(lambda: all_images(flow, documents), START_S, "all are split")
+    images = wait_until(lambda: all_images(flow, documents), START_S, "all documents are split")
     sentinels.master.kill()
     under_way = {numbered(i, page) for i, key in enumerate(documents) for page in flow.held(key)}
     assert under_way

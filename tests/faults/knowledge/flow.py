@@ -56,9 +56,9 @@ class Knowledge:
             return dict(Counter(session.execute(select(ITEMS.c.status)).scalars()))
 
     def finish(self, within_s: float = DONE_S) -> None:
-        wait_until(lambda: set(self.states()) == {"completed"}, within_s, "all items are completed", last=self.stand)
+        wait_until(lambda: set(self.states()) == {"completed"}, within_s, "all items are completed", last=self.describe)
 
-    def stand(self) -> object:
+    def describe(self) -> object:
         """Describe the state for the report of a failed test."""
         with self.context.db.read() as session:
             rows = session.execute(select(ITEMS.c.name, ITEMS.c.status, ITEMS.c.progress, ITEMS.c.error)).all()
@@ -75,7 +75,7 @@ class Knowledge:
         good = (record for record in self.provider.records if record.status == 200)
         return Counter(text for record in good for text in record.body["input"])
 
-    def assert_as_undisturbed(self, ids: list[str], chunks: int = 6) -> None:
+    def assert_as_without_faults(self, ids: list[str], chunks: int = 6) -> None:
         """Check that chunks and vectors equal, row by row, those of a run without faults."""
         rows = published(self.context)
         assert len(rows) == len(ids) * chunks

@@ -50,10 +50,10 @@ def deadly(*names: str) -> pytest.MarkDecorator:
 def _die_and_finish(kb: Knowledge, in_vain: int, folder: Path, env: dict[str, str]) -> None:
     ids = kb.add(kb.base(), 3)
     with python("tests.faults.knowledge.doomed", folder, kb.context, env) as doomed:
-        assert doomed.wait(START_S) == -signal.SIGKILL, kb.stand()
+        assert doomed.wait(START_S) == -signal.SIGKILL, kb.describe()
     FLOW.free_lost(kb.context, {WORKER})
     Driver(kb.context, "w:2:b").finish()
-    kb.assert_as_undisturbed(ids)
+    kb.assert_as_without_faults(ids)
     kb.assert_paid_once(repeated=in_vain)
 
 
@@ -79,14 +79,14 @@ def test_results_survive_killed_workers_an_emptied_redis_and_a_storm_of_errors(
     kb.provider.script.rule = _storm()
     stack.start("knowledge-1", "knowledge-2", "beat-1")
     ids = [item_id for number in range(3) for item_id in kb.add(kb.base(f"base {number}"), 8, name=f"file {number}")]
-    assert kb.provider.wait_for_calls(12, START_S), kb.stand()
+    assert kb.provider.wait_for_calls(12, START_S), kb.describe()
     stack["knowledge-1"].kill_group()
     stack.start("knowledge-3")
     calls = len(kb.provider.records)
-    assert kb.provider.wait_for_calls(calls + 12, START_S), kb.stand()
+    assert kb.provider.wait_for_calls(calls + 12, START_S), kb.describe()
     redis_server.flush()
     kb.finish()
-    kb.assert_as_undisturbed(ids)
+    kb.assert_as_without_faults(ids)
     # Of the killed worker's threads, as many calls as the gate admits.
     kb.assert_paid_once(repeated=4)
     with kb.context.db.read() as session:
@@ -123,28 +123,33 @@ def test_acceptance_of_the_design(stack: Stack, kb: Knowledge) -> None:
         kb.base("third", provider="local", model=""),
     )
     ids = kb.add(first, 100, chunks=2, name="many")
-    wait_until(lambda: kb.states().get("completed", 0) >= 3, START_S, "some items are completed", last=kb.stand)
+    wait_until(lambda: kb.states().get("completed", 0) >= 3, START_S, "some items are completed", last=kb.describe)
     kb.add(second, 5, chunks=2, name="few")
     added = knowledge.add_files(third, [large])
     item_id = added.created[0].id
-    wait_until(lambda: queries.item(kb.context, item_id).status == "embedding", DONE_S, "it runs", last=kb.stand)
+    wait_until(
+        lambda: queries.item(kb.context, item_id).status == "embedding",
+        DONE_S,
+        "the item is being embedded",
+        last=kb.describe,
+    )
     seen = {listed.progress for listed in knowledge.items(first, limit=200)}
     assert seen - {0, 100} or len(seen) == 2, "progress is visible while it runs"
     knowledge.delete(item_id)
     with suppress(UnknownItem):  # the item may be completed
         assert queries.item(kb.context, item_id).deleting
-    wait_until(lambda: _is_gone(kb, item_id), DONE_S, "the deleted item is gone", last=kb.stand)
+    wait_until(lambda: _is_deleted(kb, item_id), DONE_S, "the item is deleted", last=kb.describe)
     kb.finish()
     order = kb.completions()
     few = [place for place, name in enumerate(order) if name.startswith("few")]
     before = [name for name in order[few[0] : few[-1]] if name.startswith("many")]
-    assert len(before) <= 2 * len(few) + 4, "the small base had its share of the turns"
+    assert len(before) <= 2 * len(few) + 4, "the small base got its share of the turns"
     assert checking.check(kb.context).sound
     kb.assert_paid_once()
     assert {queries.item(kb.context, listed).progress for listed in ids} == {100}
 
 
-def _is_gone(kb: Knowledge, item_id: str) -> bool:
+def _is_deleted(kb: Knowledge, item_id: str) -> bool:
     try:
         queries.item(kb.context, item_id)
     except UnknownItem:

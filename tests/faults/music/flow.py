@@ -40,7 +40,7 @@ def ended() -> bool:
     return run is not None and run.outcome is not None
 
 
-def stand() -> object:
+def describe() -> object:
     return music.status().contract()
 
 
@@ -48,7 +48,7 @@ def count(provider: ProviderServer, path: str) -> int:
     return sum(record.path == path for record in provider.records)
 
 
-def asked_for(*providers: ProviderServer) -> Counter[str]:
+def answered_calls(*providers: ProviderServer) -> Counter[str]:
     """Count each song's answered metadata calls."""
     answered = (r for p in providers for r in p.records if r.path == CHAT and r.status == 200)
     return Counter(song["id"] for record in answered for song in songs.in_prompt(record))

@@ -6,7 +6,7 @@ from pipeline.process import get_context
 from pipeline.providers import gates
 from tasks import music
 from tests.faults.flow import SQLITE, settings
-from tests.faults.music.flow import add_songs_here, count, ended, limits, stand
+from tests.faults.music.flow import add_songs_here, count, describe, ended, limits
 from tests.support.music import CHAT, EMBED
 from tests.support.provider_server import ProviderServer
 from tests.support.stack import Stack
@@ -26,7 +26,7 @@ def test_fallback_writes_while_the_breaker_is_open(
     gates.remember_breaker(get_context(), "ai:text", breaker.inspect())
     stack.start("music-1", "beat-1")
     music.start(skip_sync=True)
-    wait_until(ended, 90, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=describe)
     assert music.status().songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (0, 3)
     assert (count(other, CHAT), count(other, EMBED)) == (3, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from tasks import music
 from tests.faults.flow import POSTGRESQL, SQLITE, settings
-from tests.faults.music.flow import add_songs_here, asked_for, change, count, ended, limits, stand
+from tests.faults.music.flow import add_songs_here, answered_calls, change, count, describe, ended, limits
 from tests.support.music import CHAT, EMBED
 from tests.support.postgres import Postgres
 from tests.support.provider_server import ProviderServer
@@ -30,12 +30,12 @@ def midway(stack: Stack, provider: ProviderServer) -> None:
 
 def assert_each_paid_once(provider: ProviderServer, songs: int = 80) -> None:
     assert music.status().songs == {"COMPLETED": songs}
-    assert set(asked_for(provider).values()) == {1}
+    assert set(answered_calls(provider).values()) == {1}
     assert (count(provider, CHAT), count(provider, EMBED)) == (songs // 10, songs // 10)
 
 
 def finish(provider: ProviderServer) -> None:
-    wait_until(ended, 120, "the run has ended", last=stand)
+    wait_until(ended, 120, "the run has ended", last=describe)
     assert_each_paid_once(provider)
 
 
@@ -63,7 +63,7 @@ def test_redis_killed_and_restarted_without_its_data(
     redis_server.kill()
     redis_server.lose_data()
     # Calls under way are committed without Redis.
-    wait_until(lambda: not get_under_way(), 90, "calls under way are committed", last=get_under_way)
+    wait_until(lambda: not held_batches(), 90, "calls under way are committed", last=held_batches)
     redis_server.start()
     finish(provider)
     assert all(running.alive for running in stack.running)
@@ -85,13 +85,13 @@ def test_worker_killed_on_postgresql_costs_its_calls_and_nothing_else(
     midway: None, stack: Stack, provider: ProviderServer
 ) -> None:
     stack["music-1"].kill_group()
-    wait_until(ended, 120, "the run has ended", last=stand)
+    wait_until(ended, 120, "the run has ended", last=describe)
     assert music.status().songs == {"COMPLETED": 80}
     # Two lanes: the killed worker had at most two calls under way.
     assert len(provider.records) <= 16 + 2
-    assert max(asked_for(provider).values()) <= 2
+    assert max(answered_calls(provider).values()) <= 2
 
 
-def get_under_way() -> list[str]:
+def held_batches() -> list[str]:
     """Return the batches that a worker holds."""
     return [str(batch.id) for batch in music.batches(status=music.BatchStatus.PROCESSING)]

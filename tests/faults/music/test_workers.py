@@ -6,7 +6,7 @@ import pytest
 
 from tasks import music
 from tests.faults.flow import SQLITE
-from tests.faults.music.flow import add_songs_here, count, ended, limits, stand
+from tests.faults.music.flow import add_songs_here, count, describe, ended, limits
 from tests.support.music import CHAT, EMBED
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.stack import Stack
@@ -21,7 +21,7 @@ def test_start_syncs_enqueues_and_describes_all_songs(stack: Stack, provider: Pr
     music.start()
     with pytest.raises(music.AlreadyRunning):
         music.start()
-    wait_until(ended, 90, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=describe)
     overview = music.status()
     assert overview.songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 3)
@@ -39,7 +39,7 @@ def test_worker_killed_in_a_call_costs_that_call_and_nothing_else(stack: Stack, 
     assert provider.wait_for_calls(1, 90)
     stack["calls-1"].kill_group()
     stack.start("calls-2")
-    wait_until(ended, 90, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=describe)
     assert music.status().songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (4, 3)
 
@@ -54,7 +54,7 @@ def test_limit_holds_and_failed_embedding_is_retried_without_new_metadata(
     provider.script.rule = lambda record: Fault(status=503) if record.path == EMBED and next(failures, False) else None
     stack.start("music-1", "music-2", "beat-1")
     music.start(skip_sync=True)
-    wait_until(ended, 90, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=describe)
     assert music.status().songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 4)
     times = [record.time for record in provider.records if record.path == CHAT]
@@ -72,11 +72,11 @@ def test_pause_stops_new_calls_and_resume_ends_the_run(stack: Stack, provider: P
     assert provider.wait_for_calls(1, 90)
     music.pause()
     seen = time.monotonic()
-    wait_until(lambda: music.status().active_jobs == 0, 90, "the call under way has ended", last=stand)
+    wait_until(lambda: music.status().active_jobs == 0, 90, "the call under way has ended", last=describe)
     wait_until(lambda: time.monotonic() > seen + 5, 10, "some time has passed")
     assert len(provider.records) == 1
     assert music.status().is_paused
     provider.script.latency_s = 0.0
     music.resume()
-    wait_until(ended, 90, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=describe)
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 3)

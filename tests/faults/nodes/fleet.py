@@ -139,7 +139,7 @@ class Fleet:
 
     def wait_until_quiet(self) -> None:
         """Wait until every job is released and no slot is held, and run the upkeep like beat."""
-        wait_until(self._is_quiet, QUIET_S, "all is released", last=self.describe)
+        wait_until(self._is_quiet, QUIET_S, "all jobs and slots are released", last=self.describe)
 
     def _is_quiet(self) -> bool:
         if time.monotonic() > self._tended + UPKEEP_S:

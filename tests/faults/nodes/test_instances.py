@@ -44,10 +44,10 @@ def test_an_instance_that_resumes_after_its_lease_expired_does_no_harm(fleet: Fl
         for name in "ab":
             load.go_on(20)
             fleet.stack[name].pause()
-            wait_until(lambda name=name: name not in fleet.living(), NOTICED_S, f"{name} counts as gone")
+            wait_until(lambda name=name: name not in fleet.living(), NOTICED_S, f"{name} counts as dead")
             load.go_on(20)
             fleet.stack[name].resume()
-            wait_until(lambda name=name: name in fleet.living(), NOTICED_S, f"{name} is back")
+            wait_until(lambda name=name: name in fleet.living(), NOTICED_S, f"{name} serves again")
         load.go_on(20)
     fleet.assert_exactly_once(load)
 
@@ -61,13 +61,13 @@ def test_a_node_that_stalls_past_its_time_loses_its_jobs_and_reconnects(fleet: F
     with fleet.load(askers=8, work_s=0.2) as load:
         load.go_on(20)
         fleet.stack["n1"].pause()
-        wait_until(lambda: "n1" not in fleet.nodes(), NOTICED_S, "the node counts as gone")
+        wait_until(lambda: "n1" not in fleet.nodes(), NOTICED_S, "the node counts as disconnected")
         load.go_on(20)
         fleet.stack["n1"].resume()
-        wait_until(lambda: "n1" in fleet.nodes(), NOTICED_S, "the node is back")
+        wait_until(lambda: "n1" in fleet.nodes(), NOTICED_S, "the node is connected")
         load.go_on(20)
     fleet.assert_exactly_once(load)
-    assert max(job.attempt for job in fleet.jobs().values()) > 1, "what it had was done by the other"
+    assert max(job.attempt for job in fleet.jobs().values()) > 1, "the other node did its jobs"
 
 
 @pytest.mark.rotating

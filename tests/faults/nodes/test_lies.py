@@ -52,7 +52,7 @@ def huge_attachments(liar: RawNode, job: Got) -> None:
     _closed(liar, CloseCode.TOO_LARGE)
 
 
-def attachments_that_do_not_come(liar: RawNode, job: Got) -> None:
+def missing_attachments(liar: RawNode, job: Got) -> None:
     liar.say("job_result", job, result={"text": "lie"}, attachments=[{"size": 3}])
     liar.send({"type": "node_heartbeat"})
     _closed(liar, CloseCode.BAD_MESSAGE)
@@ -70,7 +70,7 @@ LIES: list[Callable[[RawNode, Got], None]] = [
     another_version,
     a_huge_frame,
     huge_attachments,
-    attachments_that_do_not_come,
+    missing_attachments,
     no_such_model,
 ]
 SILENT = {"another_job", "another_attempt", "too_late"}

@@ -21,10 +21,10 @@ def test_cut_hanging_and_trickling_connections_lose_no_request(fleet: Fleet) -> 
                 assert proxy.cut()
                 load.go_on(10)
             with proxy.hanging():
-                wait_until(lambda: "n1" not in fleet.nodes(), NOTICED_S, "the node counts as gone")
+                wait_until(lambda: "n1" not in fleet.nodes(), NOTICED_S, "the node counts as disconnected")
             load.go_on(10)
             with proxy.trickling(200):
                 load.go_on(10)
             load.go_on(10)
-        assert proxy.cuts >= 2 * CUTS, "those of the node, and those of sessions"
+        assert proxy.cuts >= 2 * CUTS, "connections of the node and of sessions"
     fleet.assert_exactly_once(load)

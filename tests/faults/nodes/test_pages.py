@@ -83,7 +83,7 @@ def test_a_scan_is_completed_after_a_node_dies_half_way(fleet: Fleet, data_dir: 
     fleet.stack.start("cpu-1", "control-1", "ai-1", "beat-1")
     start_node(fleet, "n1")
     start_node(fleet, "n2")
-    wait_until(lambda: fleet.nodes() == {"n1", "n2"}, DONE_S, "both nodes are there")
+    wait_until(lambda: fleet.nodes() == {"n1", "n2"}, DONE_S, "both nodes are connected")
     undisturbed = converted(fleet, documents.submit(scan(data_dir / "first.pdf")).id)
     assert [f"page {number}" in undisturbed for number in range(PAGES)] == [True] * PAGES
     second = documents.submit(scan(data_dir / "second.pdf"), fresh=True, use_cache=False).id

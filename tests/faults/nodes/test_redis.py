@@ -20,8 +20,8 @@ def test_a_restart_of_a_killed_redis_costs_time_and_no_request(fleet: Fleet, red
             redis_server.kill()
             redis_server.start()
         load.go_on(20)
-    assert_answered_or_asked_to_try_again(load, "redis_unavailable", "state_lost")
-    _new_work_goes_on(fleet)
+    assert_answered_or_retryable(load, "redis_unavailable", "state_lost")
+    _assert_new_jobs_run(fleet)
 
 
 @pytest.mark.rotating
@@ -33,18 +33,18 @@ def test_an_emptied_redis_ends_jobs_under_way_and_new_jobs_run(fleet: Fleet, red
             load.go_on(20)
             redis_server.flush()
         load.go_on(20)
-    assert_answered_or_asked_to_try_again(load, "state_lost")
-    _new_work_goes_on(fleet)
+    assert_answered_or_retryable(load, "state_lost")
+    _assert_new_jobs_run(fleet)
 
 
-def _new_work_goes_on(fleet: Fleet) -> None:
+def _assert_new_jobs_run(fleet: Fleet) -> None:
     with fleet.load(name="new") as new:
         new.go_on(20)
     assert not new.failed
     fleet.wait_until_quiet()
 
 
-def assert_answered_or_asked_to_try_again(load: Load, *codes: str) -> None:
+def assert_answered_or_retryable(load: Load, *codes: str) -> None:
     assert load.done == len(load.asked)
     assert {request: reply.result["text"] for request, reply in load.answered.items()} == {
         request: request for request in load.answered

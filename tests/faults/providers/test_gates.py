@@ -108,7 +108,7 @@ def test_a_provider_that_is_down_gets_only_single_probes_also_without_beat(stack
     _wait_until_nothing_is_in_flight(flow)
     opened = _calls(flow)
     assert opened <= 3 + 8, "the failures that opened it, and calls in flight"
-    wait_until(lambda: _calls(flow) > opened, 90, "a probe")
+    wait_until(lambda: _calls(flow) > opened, 90, "a probe has been sent")
     wait_until(lambda: breaker.inspect().left_s > 1, 90, "the probe failed and it opened for longer")
     assert _calls(flow) == opened + 1, "one probe in the whole fleet"
     flow.provider.configure({"always": None})

@@ -20,11 +20,11 @@ PAUSED, RESUMED = "queue.paused", "queue.resumed"
 BOTH = ("ai-1", "ai-2")
 
 
-def _wait_until_both_said(stack: Stack, text: str, times: int) -> None:
+def _wait_until_both_log(stack: Stack, text: str, times: int) -> None:
     wait_until(
         lambda: all(stack[name].says(text) == times for name in BOTH),
         90,
-        f"both said {text} {times} times",
+        f"both log {text} {times} times",
         last=lambda: [stack[name].says(text) for name in BOTH],
     )
 
@@ -45,16 +45,16 @@ def test_idle_workers_pause_and_resume_for_any_closer_of_the_gate(
     stack.start(*BOTH)
     wait_until(lambda: all(stack[name].says(" ready.") for name in BOTH), 90, "both are ready")
     queues.pause(QUEUE, reason="maintenance")
-    _wait_until_both_said(stack, PAUSED, 1)
+    _wait_until_both_log(stack, PAUSED, 1)
     queues.resume(QUEUE)
-    _wait_until_both_said(stack, RESUMED, 1)
+    _wait_until_both_log(stack, RESUMED, 1)
 
     queues.pause(QUEUE)
-    _wait_until_both_said(stack, PAUSED, 2)
+    _wait_until_both_log(stack, PAUSED, 2)
     with monkeypatch.context() as lost:
         lost.setattr(Context, "gates_changed", lambda *_: None)
         queues.resume(QUEUE)
-    _wait_until_both_said(stack, RESUMED, 2)
+    _wait_until_both_log(stack, RESUMED, 2)
 
     # Calls on record of workers that have ended. Only beat's watchdog reads them.
     row = {
@@ -71,10 +71,10 @@ def test_idle_workers_pause_and_resume_for_any_closer_of_the_gate(
     }
     flow.context.db.run(lambda session: session.execute(insert(AiCall), [row] * 3))
     stack.start("beat-1")
-    _wait_until_both_said(stack, PAUSED, 3)
+    _wait_until_both_log(stack, PAUSED, 3)
     assert gates.breaker(flow.context, BREAKER).inspect().reason == "3 failures in a row on record"
-    assert _inspected("active_queues") == [{"maintenance"}] * 2, "gone from each worker"
+    assert _inspected("active_queues") == [{"maintenance"}] * 2, "no worker consumes the queue"
     assert _inspected("gates") == [{QUEUE}] * 2
-    _wait_until_both_said(stack, RESUMED, 3)
+    _wait_until_both_log(stack, RESUMED, 3)
     assert _inspected("active_queues") == [{"maintenance", QUEUE}] * 2
-    assert not flow.provider.records, "nobody called"
+    assert not flow.provider.records, "no call was made"

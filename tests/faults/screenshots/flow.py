@@ -70,7 +70,7 @@ class Shots:
     def wait_for(self, operation: Operation, calls: int = 1) -> None:
         """Wait until the provider has received this many calls of the operation."""
         seen = self.provider.wait_for(lambda: self.calls(operation) >= calls, START_S)
-        assert seen, f"only {self.stand()}"
+        assert seen, f"only {self.describe()}"
 
     def calls(self, operation: Operation) -> int:
         return calls_by_operation(self.provider).get(operation, 0)
@@ -80,11 +80,13 @@ class Shots:
         Driver(self.context).skip_waits()
 
     def assert_finished(self) -> None:
-        assert self._finished(), self.stand()
+        assert self._finished(), self.describe()
 
     def finish(self, within_s: float = DONE_S) -> None:
         """Wait until every batch has succeeded and every node is merged."""
-        wait_until(self._finished, within_s, "all batches have become nodes, and all nodes are merged", last=self.stand)
+        wait_until(
+            self._finished, within_s, "all batches have become nodes, and all nodes are merged", last=self.describe
+        )
 
     def finish_batches(self) -> None:
         """Wait until every batch has succeeded, with or without nodes, and no frame waits for one.
@@ -95,13 +97,13 @@ class Shots:
             lambda: set(self.states(BATCHES)) == {"succeeded"} and "pending" not in self.states(SHOTS),
             DONE_S,
             "batches have ended",
-            last=self.stand,
+            last=self.describe,
         )
 
     def _finished(self) -> bool:
         return all((counts := self.states(table)) and set(counts) == {"succeeded"} for table in (BATCHES, NODES))
 
-    def stand(self) -> object:
+    def describe(self) -> object:
         """Describe the state for the report of a failed test."""
         rows = {table.name: self.states(table) for table in (SHOTS, BATCHES, SHARDS, NODES)}
         errors = [row.error for table in (BATCHES, SHARDS, NODES) for row in self.rows(table) if row.error]
@@ -123,8 +125,8 @@ class Shots:
     def _assert_merged_once(self, events: Sequence[Any]) -> None:
         merged = Counter(row.from_node_id for row in self.rows(PROVENANCE) if row.act == "merged")
         assert merged == {node.id: 1 for node in events if node.merged_into_id}
-        stand = {node.id: node for node in events if node.merged_into_id is None}
-        for node in stand.values():
+        targets = {node.id: node for node in events if node.merged_into_id is None}
+        for node in targets.values():
             # Summaries name frames, so a lost merge would lack a name.
             parts = [other for other in events if other.merged_into_id == node.id]
             expected = {word for part in (node, *parts) for word in json.loads(part.own)["summary"].split()}
@@ -144,4 +146,4 @@ class Shots:
         }
         more = {operation: self.calls(operation) - stored for operation, stored in needed.items()}
         assert min(more.values()) >= 0, more
-        assert sum(more.values()) <= repeated, (more, self.stand())
+        assert sum(more.values()) <= repeated, (more, self.describe())

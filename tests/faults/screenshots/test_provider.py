@@ -47,7 +47,7 @@ def test_six_failures_are_a_dead_letter_and_a_replay_asks_only_for_the_failed_sh
     ids = shots.add()
     shots.provider.script.rule = faults_on(Operation.ANALYSE, *[Fault(status=500)] * 1000, shots=ids[5:6])
     shots.launch()
-    wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
+    wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.describe)
     (letter,) = queries.dead_letters(shots.context)
     assert "500" in letter.reason
     assert "after 6 attempts" in letter.reason
@@ -132,7 +132,7 @@ def test_an_unusable_reply_after_its_repair_is_a_dead_letter(
     model.whenever(lambda request: replies.no_json if request.operation is Operation.ANALYSE else None)
     stack.start("shots-1", "beat-1")
     shots.submit(5)
-    wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
+    wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.describe)
     assert shots.calls(Operation.ANALYSE) == 2
     assert "unusable, even after a repair" in queries.dead_letters(shots.context)[0].reason
 
@@ -183,8 +183,8 @@ def test_frames_wait_at_the_spend_cap_and_continue_when_it_is_raised(
     wait_until(
         lambda: closed in gates.closed_because(shots.context, "screenshot-vision"),
         START_S,
-        "the cap has closed",
-        last=shots.stand,
+        "the cap has closed the gate",
+        last=shots.describe,
     )
     wait_until(lambda: not provider.stats(records=False)["under_way"], START_S, "no call is under way")
     assert shots.calls(Operation.ANALYSE) == 1

@@ -69,7 +69,7 @@ def test_the_same_on_postgresql(shots: Shots, in_vain: int, data_dir: Path, sett
 def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, settings_env: dict[str, str]) -> None:
     ids = shots.add()
     with python("tests.faults.screenshots.doomed", folder, shots.context, settings_env) as doomed:
-        assert doomed.wait(START_S) == -signal.SIGKILL, shots.stand()
+        assert doomed.wait(START_S) == -signal.SIGKILL, shots.describe()
     FLOW.free_lost(shots.context, {NAME})
     shots.skip_waits()
     work_off(shots.context)
@@ -82,7 +82,7 @@ def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, set
 def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
     stack.start("doomed-1", "beat-1")
     ids = shots.submit()
-    wait_until(lambda: not stack["doomed-1"].alive, START_S, "the worker has died", last=shots.stand)
+    wait_until(lambda: not stack["doomed-1"].alive, START_S, "the worker has died", last=shots.describe)
     stack.start("shots-1")
     shots.finish()
     shots.assert_once(ids)
@@ -115,4 +115,4 @@ def test_two_workers_merge_into_one_node_without_losing_anything(
     shots.assert_once(ids)
     shots.assert_paid_once()
     nodes = shots.rows(NODES)
-    assert shots.merged() == len(nodes) - len({node.thread_id for node in nodes}) >= 20, shots.stand()
+    assert shots.merged() == len(nodes) - len({node.thread_id for node in nodes}) >= 20, shots.describe()

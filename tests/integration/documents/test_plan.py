@@ -50,7 +50,7 @@ def test_lanes_go_to_the_queue_of_each_page_s_provider(context: Context) -> None
 def test_lanes_at_work_stay_beside_those_for_pages_that_are_due(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     Worker(context, document_id, "w1").claim(2)
-    assert lanes(context, document_id) == {CPU: 2}, "one lane holds two pages, another is for the third"
+    assert lanes(context, document_id) == {CPU: 2}, "one lane holds two pages, and another takes the third"
     Worker(context, document_id, "w2").claim()
     assert lanes(context, document_id) == {}
 
@@ -151,4 +151,4 @@ def test_a_hop_is_two_transactions_of_eight_statements(context: Context) -> None
     event.listen(context.db.engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.append(sql))
     worker.settle(good(only(worker.claim())))
     did = [sql for sql in statements if not sql.startswith("BEGIN")]
-    assert len(did) == 7, "a lane also asks once for what an earlier delivery left behind"
+    assert len(did) == 7, "a lane also asks once for the claims of an earlier delivery"

@@ -30,7 +30,7 @@ def test_a_document_whose_provider_was_removed_ends_and_others_go_on(context: Co
     for part in ("no provider 'gone'", "PENSTOCK_PROVIDERS__GONE__BASE_URL", f"retry {orphan} --failed --provider"):
         assert part in error
     assert page_states(context, other) == [P.PENDING] * 3
-    assert context.redis.llen("cpu") > 0, "the other document's lanes were sent"
+    assert context.redis.llen("cpu") > 0, "the other document's lanes are sent"
 
 
 def test_following_the_error_s_advice_completes_the_document(context: Context) -> None:

@@ -64,7 +64,7 @@ def test_pages_are_found_with_page_and_passage(context: Context, monkeypatch: py
     manual = merged(context, filename="manual.pdf")
     assert find(context, "filter").unindexed == 1
     assert text_index.index(context, manual) == 3
-    assert text_index.index(context, manual) == 0, "it is done"
+    assert text_index.index(context, manual) == 0, "indexing is done"
     result = find(context, "pump march")
     assert (places(result), result.any_word, result.unindexed) == ([(manual, 1)], False, 0)
     assert (result.hits[0].filename, result.hits[0].page_source) == ("manual.pdf", 11)
@@ -121,7 +121,7 @@ def test_index_follows_the_texts_and_drops_deleted_ones(context: Context) -> Non
     assert find(context, "数据库").hits == []
     assert indexed(context) == 2
     service.retry(context, document)
-    assert indexed(context) == 0, "its pages are gone, and numbers of rows are given again"
+    assert indexed(context) == 0, "the pages are deleted, and new rows reuse their numbers"
     rebuilt = merged(context)
     FLOW.catch_up(context)
     assert indexed(context) == 3

@@ -338,7 +338,7 @@ def test_retrying_failed_pages_touches_no_other(context: Context) -> None:
 @pytest.mark.both_databases
 def test_retrying_failed_pages_converts_the_untried_pages_of_a_partial_result_too(context: Context) -> None:
     document_id = insert_document(context, D.CANCELLED, [P.COMPLETED, P.PENDING])
-    assert service.retry_failed(context, document_id).status is D.CANCELLED, "it was stopped on purpose"
+    assert service.retry_failed(context, document_id).status is D.CANCELLED, "the user stopped it"
     service.remerge(context, document_id, allow_partial=True)
     assert merge.merge_document(context, document_id, Owner("w1", "r:0"))
     charged: list[int] = []

@@ -125,7 +125,7 @@ class DocumentMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.seen in AT_REST)
     @rule(allow_partial=st.booleans(), how=st.sampled_from([service.remerge, service.revive]))
-    def merge_again(self, allow_partial: bool, how: Callable[..., Any]) -> None:
+    def repeat_merge(self, allow_partial: bool, how: Callable[..., Any]) -> None:
         self.command(how, allow_partial=allow_partial)
 
     @precondition(lambda self: self.contents and self.seen in AT_REST)
@@ -136,7 +136,7 @@ class DocumentMachine(RuleBasedStateMachine):
 
     # Workers' acts, which may come late, twice or never.
 
-    def by_itself(self, act: Callable[[], Any]) -> Any:
+    def without_command(self, act: Callable[[], Any]) -> Any:
         """Act without a user's command, which must not change a CANCELLED document."""
         before = self.everything()
         result = act()
@@ -147,7 +147,7 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(worker=workers, kind=st.sampled_from([SPLIT, MERGE]))
     def claim_stage(self, worker: str, kind: Work) -> None:
         owner = Owner(worker, f"{worker}-stage:0")
-        claimed = self.by_itself(lambda: stage.claim(self.context, kind, self.id, owner))
+        claimed = self.without_command(lambda: stage.claim(self.context, kind, self.id, owner))
         if claimed:
             self.stages.append(claimed)
 
@@ -166,7 +166,7 @@ class DocumentMachine(RuleBasedStateMachine):
         row = self.stages[-1 - min(back, len(self.stages) - 1)]
         holds = document(self.context, self.id).claim_id == row.claim_id
         try:
-            self.by_itself(lambda: self.commit_stage(row, page_count, fails))
+            self.without_command(lambda: self.commit_stage(row, page_count, fails))
         except ClaimLost:
             assert not holds
         else:
@@ -194,7 +194,7 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(worker=workers, queue=queues, want=st.integers(1, 3), later_s=shifts)
     def claim_pages(self, worker: str, queue: str, want: int, later_s: float) -> None:
         lane = Worker(self.context, self.id, worker, queue)
-        self.units += self.by_itself(lambda: lane.claim(want, later_s))
+        self.units += self.without_command(lambda: lane.claim(want, later_s))
 
     @precondition(lambda self: self.units)
     @rule(data=st.data(), worker=workers, want=st.integers(0, 2))
@@ -209,7 +209,7 @@ class DocumentMachine(RuleBasedStateMachine):
             (result.unit.id, result.unit.claim_id) in held and result.answer is not None for result in results
         )
         before = self.completions()
-        done = self.by_itself(lambda: Worker(self.context, self.id, worker).settle_and_claim(results, want))
+        done = self.without_command(lambda: Worker(self.context, self.id, worker).settle_and_claim(results, want))
         assert (self.completions() - before).total() == expected
         self.units += done.units if done else []
 
@@ -226,19 +226,19 @@ class DocumentMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.units)
     @rule(data=st.data())
-    def give_back_unbegun(self, data: st.DataObject) -> None:
+    def release_untried(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(self.units[-6:]))
-        self.by_itself(lambda: Worker(self.context, self.id, "w1").settle_and_claim(untried=[unit]))
+        self.without_command(lambda: Worker(self.context, self.id, "w1").settle_and_claim(untried=[unit]))
 
     @rule(lost=st.sampled_from([set(), {"w1"}, set(WORKERS), set(WORKERS)]))
     def sweep(self, lost: set[str]) -> None:
         """Let workers die and leases end, and launch the waiting work."""
-        self.by_itself(lambda: FLOW.free_lost(self.context, lost))
+        self.without_command(lambda: FLOW.free_lost(self.context, lost))
         self.check_what_is_sent()
 
     @rule(worker=workers)
     def end_worker(self, worker: str) -> None:
-        self.by_itself(lambda: FLOW.release_all(self.context, [worker]))
+        self.without_command(lambda: FLOW.release_all(self.context, [worker]))
 
     def check_what_is_sent(self) -> None:
         """The sweeper sends messages for claimable work, and for no other."""

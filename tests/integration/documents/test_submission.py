@@ -295,7 +295,7 @@ def test_a_full_disk_while_merging_costs_time_and_no_file(
     row = document(context, document_id)
     assert D(row.status) is D.READY_TO_MERGE
     assert "no space left on the disk" in row.error
-    assert [path.name for path in output.parent.iterdir()] == ["report.md"], "neither half a file nor a temporary one"
+    assert [path.name for path in output.parent.iterdir()] == ["report.md"], "no partial and no temporary file"
     assert output.read_text() == "merged before\n"
     assert merge.merge_document(context, document_id, Owner("w", "r:0"))
     assert D(document(context, document_id).status) is D.COMPLETED
@@ -365,7 +365,7 @@ def test_a_repeated_submission_does_the_least_work_for_the_result(
     view = submit(context, pdf, Options(allow_partial=True))
     assert (view.id, view.status) == (document_id, expected)
     assert page_states(context, document_id) == expected_pages
-    assert view.allow_partial, "asked for now, whatever was asked for before"
+    assert view.allow_partial, "the options of this submission, not the earlier ones"
 
 
 def test_a_completed_document_with_its_file_is_reused(context: Context, pdf: Path) -> None:

@@ -56,7 +56,7 @@ def test_turns_go_round_the_bases_and_the_oldest_of_each_is_first(context: Conte
     bases = fill(context, 50, 2, 5)
     order: list[str] = []
     while admitted := admission.admit(context):
-        assert len(admitted) <= 3, "no more are read at once"
+        assert len(admitted) <= 3, "at most three items are read at once"
         order += admitted
         end(context, *admitted)
     assert len(order) == 57
@@ -79,7 +79,7 @@ def test_a_later_base_is_not_delayed_by_a_full_line(context: Context) -> None:
         end(context, *admitted)
         late -= set(admitted)
         turns += len(admitted)
-    assert turns <= 2 * 5 + 1, "every second turn is the small base's"
+    assert turns <= 2 * 5 + 1, "the small base gets every second turn"
 
 
 LIMITS = [("global_concurrency", 3), ("io_concurrency", 2), ("per_base_concurrency", 1)]
@@ -116,7 +116,7 @@ def test_large_items_take_at_most_half_and_delay_no_small_item_of_another_base(c
     large_ids = {item_id for ids in large.values() for item_id in ids}
     end(context, next(item_id for item_id in admitted if item_id in large_ids))
     (next_admitted,) = admission.admit(context)
-    assert next_admitted in large_ids, "the large ones have not lost their turn"
+    assert next_admitted in large_ids, "large items keep their turn"
 
 
 def test_a_single_place_is_enough_for_a_large_item(context: Context) -> None:

@@ -259,7 +259,7 @@ class TestOrphanedFiles:
         (root / "0123456789abcdef" / "copy").write_bytes(b"x")
         (root / "incoming-x").write_bytes(b"x")
         (root / "link").symlink_to(root / "nowhere")
-        assert deletion.remove_orphans(context) == 0, "they may be about to get their rows"
+        assert deletion.remove_orphans(context) == 0, "their rows may follow"
         for entry in root.iterdir():
             os.utime(entry, (0, 0), follow_symlinks=False)
         assert deletion.remove_orphans(context) == 3

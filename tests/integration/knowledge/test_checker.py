@@ -49,7 +49,7 @@ def test_each_orphan_is_found(context: Context, driver: Driver, item_id: str, ba
     with context.db.transaction() as session:
         FULL_TEXT.put(session, [Text(first, head="h", apps=base, body="b")])
         vectors.upsert(session, kind, "another:model", [(second, [1.0] * 8)])
-    assert problems(context) == {"published_without_vector": 1}, "a vector of another model is none"
+    assert problems(context) == {"published_without_vector": 1}, "a vector of another model does not count"
     with context.db.transaction() as session:
         vectors.upsert(session, kind, "emb:embedder", [(second, [1.0] * 8)])
         session.execute(delete(CODES).where(CODES.c.kind == kind, CODES.c.item_id == third))

@@ -54,7 +54,7 @@ def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_bad_ones_are_
     assert names == sorted(names)
     assert len(names) == 120 - len(refused)
     assert [item.id for item in queries.items(context, base)] == [item.id for item in added.created]
-    assert len(list(files.root(context.settings).iterdir())) == len(names), "nothing is kept of what was refused"
+    assert len(list(files.root(context.settings).iterdir())) == len(names), "refused sources leave no file"
 
 
 def test_same_source_is_recognised_in_one_batch_and_in_a_later_one(context: Context, base: str) -> None:
@@ -207,7 +207,7 @@ class TestDirectory:
         assert driver.texts(a) == ["text of a.md"]
         assert (driver.row(c), driver.row(d)) == (None, None)
         assert checking.check(context).sound
-        assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is gone"
+        assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is deleted"
 
     def test_items_of_missing_files_can_be_kept(self, context: Context, base: str, folder: Path) -> None:
         directory.scan(context, base, folder)
@@ -222,7 +222,7 @@ class TestDirectory:
         scanned = directory.scan(context, base, folder)
         assert len(scanned.created) == 5
         (bad,) = [failure for failure in scanned.failed if failure.code == "bad_name"]
-        assert bad.path.encode(), "it can be shown"
+        assert bad.path.encode(), "the name is printable"
         repeated = directory.scan(context, base, folder)
         assert (repeated.created, repeated.unchanged, repeated.gone) == ([], 5, [])
 
@@ -236,7 +236,7 @@ class TestDirectory:
         assert [(failure.item_id, failure.code) for failure in scanned.failed if failure.code == "duplicate"] == [
             (upload.id, "duplicate")
         ]
-        assert scanned.unchanged == 1, "the other one is known by its path"
+        assert scanned.unchanged == 1, "the other file is known by its path"
         repeated = intake.add(context, base, [Source.of_file(folder / "a.md"), Source.of_file(folder / "b.md")])
         assert [failure.item_id for failure in repeated.failed] == [scanned.created[0].id, upload.id]
         assert [
@@ -252,7 +252,7 @@ class TestDirectory:
         assert ([failure.id for failure in changed.changed], changed.failed) == ([scanned.created[0].id], [])
         assert [failure.id for failure in directory.scan(context, base, folder).changed] == [upload.id]
         (folder / "b.md").unlink()
-        assert directory.scan(context, base, folder).gone == [], "what was added by itself stays"
+        assert directory.scan(context, base, folder).gone == [], "an item added alone stays"
 
     def test_equal_files_in_two_folders_stay_two(self, context: Context, base: str, folder: Path) -> None:
         for name in ("e.md", "inner/e.md"):

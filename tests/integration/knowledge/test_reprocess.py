@@ -67,7 +67,7 @@ def test_unchanged_chunks_are_not_re_embedded(
     assert [row[-1] for row in published(context)][:6] == [row[-1] for row in first]
     service.reprocess(context, item_id)
     driver.work_off()
-    assert len(embedded(provider)) == 7, "nothing changed, nothing was paid"
+    assert len(embedded(provider)) == 7, "unchanged chunks cost no call"
     assert checking.check(context).sound
 
 
@@ -143,7 +143,7 @@ class TestMessagesOfAnOldRun:
         assert (row.status, row.progress, row.batches_left) == (ItemStatus.PENDING, 0, 0)
         driver.work_off()
         assert driver.status(item_id) is ItemStatus.COMPLETED
-        assert not set(claimed.texts) & set(embedded(provider)), "what was answered is not asked again"
+        assert not set(claimed.texts) & set(embedded(provider)), "answered batches cost no second call"
         assert checking.check(context).sound
 
     def test_error_does_not_fail_the_new_run(
@@ -258,7 +258,7 @@ def test_an_item_is_published_whole_after_its_writer_is_lost_at_any_step(
         with suppress(SystemExit):
             driver.work_off()
     words = {text.split()[0] for text in driver.texts(item_id)}
-    assert len(words) == 1, "what is found is of one reading"
+    assert len(words) == 1, "all hits are of one reading"
     FLOW.free_lost(context, {driver.worker})
     driver.finish()
     assert len(driver.texts(item_id)) == 7

@@ -144,11 +144,11 @@ def test_late_result_of_a_lost_claim_is_discarded_but_traced(driver: Driver, pro
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
 
-    def taken_away(record: Record) -> str:
+    def release_claim(record: Record) -> str:
         driver.lose_worker("slow")
         return songs.answer(record)
 
-    provider.script.answer = taken_away
+    provider.script.answer = release_claim
     assert not driver.step(batch.id, batch.mode, Step.METADATA, worker="slow").done
     assert batch_rows(driver.context)[0].analysis is None
     with driver.context.db.read() as session:
@@ -215,13 +215,15 @@ def test_message_redelivered_during_its_call_pays_nothing(driver: Driver, provid
             with StepWork(driver.context, batch.id, owner, guarded) as work:
                 return bool(work.metadata().done)
 
-    def delivered_again(record: Record) -> str:
-        assert not perform(delivery), "the same process is at it"
+    def redelivered(record: Record) -> str:
+        assert not perform(delivery), "the same process has the delivery"
         elsewhere = Owner("another worker", "one:")
-        assert claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, "who is at it may live"
+        assert claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, (
+            "the holder of the claim may be alive"
+        )
         return songs.answer(record)
 
-    provider.script.answer = delivered_again
+    provider.script.answer = redelivered
     assert perform(delivery)
     assert calls(provider, CHAT) == 1
 

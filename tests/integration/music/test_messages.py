@@ -51,7 +51,7 @@ def test_each_queued_batch_has_one_message_after_any_number_of_launches(driver: 
     assert [TASKS.launch(run_id) for _ in range(4)] == [2, 0, 0, 0]
     assert driver.context.redis.llen("metadata-generation") == 2
     driver.context.redis.flushall()
-    assert TASKS.launch(run_id) == 2, "messages and the memory of them were lost together"
+    assert TASKS.launch(run_id) == 2, "the messages and their marks were lost together"
 
 
 def test_the_run_s_own_stages_have_one_message_each(driver: Driver) -> None:

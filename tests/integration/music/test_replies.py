@@ -112,7 +112,7 @@ def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, pro
     assert states(driver.context) == {f"Song {n}": "FAILED" if n == 7 else "COMPLETED" for n in range(1, 11)}
     first = batch_rows(driver.context)[0]
     assert (first.status, first.saved, first.left_out) == ("COMPLETED", 9, 1)
-    assert "--- after a repair" in first.reply, "both useless replies are kept"
+    assert "--- after a repair" in first.reply, "both unusable replies are stored"
 
 
 def test_truncated_reply_keeps_the_answers_before_its_end(driver: Driver, provider: ProviderServer) -> None:

@@ -55,7 +55,7 @@ def test_pause_holds_resume_continues_and_stop_keeps_paid_results(driver: Driver
     assert queries.status(driver.context).pipeline_state == "idle"
     driver.run(driver.start())
     assert set(states(driver.context).values()) == {"COMPLETED"}
-    assert calls(provider, CHAT) == 2, "the first batch's metadata was paid for before the stop"
+    assert calls(provider, CHAT) == 2, "the first batch's metadata was paid before the stop"
 
 
 def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provider: ProviderServer) -> None:
@@ -64,11 +64,11 @@ def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provide
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
 
-    def stopped_meanwhile(record: Record) -> str:
+    def stop_during_call(record: Record) -> str:
         service.stop(driver.context)
         return songs.answer(record)
 
-    provider.script.answer = stopped_meanwhile
+    provider.script.answer = stop_during_call
     assert not driver.step(batch.id, batch.mode, Step.METADATA).requeue
     listed = queries.songs(driver.context)
     assert {song.status for song in listed} == {"PENDING"}

@@ -28,7 +28,7 @@ def _store(context: Context, *tags: SongTags) -> None:
     context.db.run(lambda session: library.store(session, library.FOLDER, tags, now))
 
 
-def _found(context: Context, words: str) -> list[str]:
+def _titles(context: Context, words: str) -> list[str]:
     return [match.song.title for match in search.for_words(context, words).matches]
 
 
@@ -39,12 +39,12 @@ class TestWithoutProvider:
 
     def test_songs_that_were_only_synced_are_found_by_names_albums_genres_and_years(self, context: Context) -> None:
         _store(context, *TAGS)
-        assert _found(context, "davis what") == ["So What"]
-        assert _found(context, "Kind of Blue") == ["Blue in Green", "So What"], "in the title weighs more"
-        assert _found(context, "jazz 1959 green") == ["Blue in Green"]
-        assert _found(context, "周杰伦 第七章") == ["夜的第七章"]
-        assert _found(context, "green submarine") == ["Blue in Green"], "where none has all words, some do"
-        assert search.for_words(context, "green submarine").any_word, "and it says so"
+        assert _titles(context, "davis what") == ["So What"]
+        assert _titles(context, "Kind of Blue") == ["Blue in Green", "So What"], "a word in the title weighs more"
+        assert _titles(context, "jazz 1959 green") == ["Blue in Green"]
+        assert _titles(context, "周杰伦 第七章") == ["夜的第七章"]
+        assert _titles(context, "green submarine") == ["Blue in Green"], "songs with some of the words, if none has all"
+        assert search.for_words(context, "green submarine").any_word, "the result notes it"
         assert not search.for_words(context, "davis what").any_word
         result = search.for_words(context, "nothing of the kind at all")
         assert (result.searched, result.songs, result.lexical) == (0, 3, True)
@@ -57,10 +57,10 @@ class TestWithoutProvider:
             SongTags("f", "がらくた", "Łona"),
             SongTags("g", "からくた", "Lona"),
         )
-        assert _found(context, "joga bjork") == _found(context, "JÓGA Bjo\u0308rk") == ["Jóga"]
-        assert _found(context, "ænima") == _found(context, "aenima") == ["Ænima"]
-        assert _found(context, "がらくた") == ["がらくた"], "another sound is no accent"
-        assert sorted(_found(context, "lona")) == ["からくた", "がらくた"]
+        assert _titles(context, "joga bjork") == _titles(context, "JÓGA Bjo\u0308rk") == ["Jóga"]
+        assert _titles(context, "ænima") == _titles(context, "aenima") == ["Ænima"]
+        assert _titles(context, "がらくた") == ["がらくた"], "a voiced kana is not an accent"
+        assert sorted(_titles(context, "lona")) == ["からくた", "がらくた"]
 
     def test_songs_indexed_with_accents_are_still_found(
         self, context: Context, monkeypatch: pytest.MonkeyPatch
@@ -68,16 +68,16 @@ class TestWithoutProvider:
         with monkeypatch.context() as earlier:
             earlier.setattr("pipeline.storage.fulltext.plain", str)
             _store(context, SongTags("d", "Jóga", "Björk", "Homogenic", "Electronic"))
-        assert _found(context, "Björk Jóg") == ["Jóga"]
+        assert _titles(context, "Björk Jóg") == ["Jóga"]
 
     def test_changed_tags_are_searched_and_missing_songs_are_not_found(self, context: Context) -> None:
         _store(context, *TAGS)
         _store(context, SongTags("a", "Freddie Freeloader", "Miles Davis", path="a.flac"))
-        assert _found(context, "freeloader") == ["Freddie Freeloader"]
-        assert _found(context, "what") == []
+        assert _titles(context, "freeloader") == ["Freddie Freeloader"]
+        assert _titles(context, "what") == []
         now = context.db.now()
         context.db.run(lambda session: library.flag_missing(session, library.FOLDER, now))
-        assert _found(context, "davis") == []
+        assert _titles(context, "davis") == []
 
     def test_a_song_that_comes_back_under_another_id_is_found_once(self, context: Context) -> None:
         _store(context, *TAGS)
@@ -87,8 +87,8 @@ class TestWithoutProvider:
         with context.db.read() as session:
             (ids,) = library.windows(session, library.FOLDER, started)  # a database of several tests counts on
         context.db.run(lambda session: library.relink(session, library.FOLDER, started, "path", ids, paid=False))
-        assert _found(context, "what") == ["So What (Remastered)"]
-        assert _found(context, "remastered") == ["So What (Remastered)"]
+        assert _titles(context, "what") == ["So What (Remastered)"]
+        assert _titles(context, "remastered") == ["So What (Remastered)"]
 
     def test_start_without_a_provider_names_alternatives_and_the_settings(self, context: Context) -> None:
         with pytest.raises(UserError) as refused:
@@ -114,4 +114,4 @@ def test_tags_and_descriptions_are_found_beside_moods(driver: Driver, provider: 
     first, *others = search.for_words(driver.context, "lighthouse melancholic").matches
     assert first.song.title == "Song 2"
     assert first.score is not None
-    assert len(others) == 2, "by mood, the others come after it"
+    assert len(others) == 2, "the other songs follow by mood"

@@ -39,7 +39,7 @@ def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_paid_results
     driver.run(run_id, launches=1)
     first = plan.plan(driver.context, run_id).batches[0]
     assert driver.step(first.id, first.mode, Step.METADATA).requeue
-    assert list(FLOW.fail_unserved(driver.context)) == [], "its provider is there"
+    assert list(FLOW.fail_unserved(driver.context)) == [], "its provider is configured"
     assert list(FLOW.fail_unserved(without)) == [run_id]
     run = queries.run(driver.context, run_id)
     assert (run.outcome, run.finished_at is not None) == ("failed", True)

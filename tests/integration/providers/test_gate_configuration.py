@@ -82,7 +82,7 @@ def test_calls_on_record_leave_their_window_at_its_end(context: Context) -> None
     gates.sync(context)
     assert _used(context) == [(100, 2), (1000, 70), (20, 4)]
     queue_control.change_setting(context, "provider.p.limits", "4/day")
-    assert 0 < _gate(context).admit("m").wait_s < 20 * 60, "as soon as the oldest is a day old"
+    assert 0 < _gate(context).admit("m").wait_s < 20 * 60, "the oldest call leaves the window after a day"
 
 
 @pytest.mark.parametrize("ahead_s", [3600, -3600])
@@ -99,7 +99,7 @@ def test_calls_on_record_count_despite_a_clock_that_differs_from_the_databases(
 def test_a_call_counts_from_the_latest_time_at_which_its_request_may_have_left(context: Context) -> None:
     _record(context, 65.0, 62.0, took_ms=4000)
     ((age_ms, calls),) = on_record(context, [QUEUE], 60)[Unit.REQUESTS]
-    assert (calls, age_ms < 60_000) == (1, True), "the older one has left its window, however long it was prepared"
+    assert (calls, age_ms < 60_000) == (1, True), "the older call has left its window, whenever it was admitted"
 
 
 def test_a_call_under_way_when_redis_was_emptied_is_counted_when_it_ends(context: Context) -> None:
@@ -165,7 +165,7 @@ def test_limits_that_change_forget_no_usage(context: Context) -> None:
     for turn in range(4):
         gate.own.configure([tokens, requests] if turn % 2 else [requests], None)
         granted += sum(_through(context, f"{turn}-{number}") for number in range(5))
-    assert granted == 5, "five in ten seconds, wherever their window stands"
+    assert granted == 5, "five in any ten seconds"
     gate.own.configure([Window(9, 5), Window(7, 3600)], None)
     assert [state.used for state in gate.inspect().queue.windows] == [5, 5]
 
@@ -180,7 +180,7 @@ def test_processes_with_different_settings_use_those_of_the_last_started_worker(
         gates.publish_defaults(context)
         gates.sync(context)
         gates.sync(newer)
-        assert _used(context) == [(20, 0)], "a command whose settings differ changes nothing"
+        assert _used(context) == [(20, 0)], "a command with other settings changes nothing"
         gates.publish_defaults(newer)
         assert gates.sync(context)
         for _ in range(3):

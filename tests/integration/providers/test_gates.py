@@ -179,7 +179,9 @@ def test_a_queues_own_limit_holds_beside_its_providers(context: Context) -> None
     assert _used(context) == [(2, 0), (3, 0)]
     assert [_gate(context).stamp(str(n)).granted for n in range(3)] == [True, True, False]
     queue_control.reset_setting(context, "queue.vision.p.limits")
-    assert [_gate(context).stamp(str(n)).granted for n in range(2)] == [True, False], "three of the provider's"
+    assert [_gate(context).stamp(str(n)).granted for n in range(2)] == [True, False], (
+        "three calls of the provider's limit"
+    )
 
 
 def test_a_queue_names_the_reason_of_its_wait(context: Context) -> None:

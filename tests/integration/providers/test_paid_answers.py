@@ -246,7 +246,7 @@ def test_thirty_two_threads_settle_under_a_lock_that_outlasts_their_time_outs(
     assert _kept(context) == []
 
 
-def _lose(context: Context, unit: Any) -> Path:
+def _kill_with_answer(context: Context, unit: Any) -> Path:
     """Kill the worker when it has its answer; return the answer's file."""
     with pytest.MonkeyPatch.context() as patch:
         keep = kept_answers.keep
@@ -267,7 +267,7 @@ def _lose(context: Context, unit: Any) -> Path:
 def test_a_late_call_is_recorded_while_its_answer_still_waits_for_its_unit(
     context: Context, unit: Any, provider: ProviderServer
 ) -> None:
-    _lose(context, unit)
+    _kill_with_answer(context, unit)
     for _ in range(2):
         maintenance.record_late_calls(context)
     (call,) = _calls(context)
@@ -282,7 +282,7 @@ def test_a_late_call_is_recorded_while_its_answer_still_waits_for_its_unit(
 def test_a_lost_worker_costs_no_attempt_of_a_page_whose_answer_came(context: Context, provider: ProviderServer) -> None:
     unit = Documents(context)
     context.settings.documents.backoff_s[:] = []
-    _lose(context, unit)
+    _kill_with_answer(context, unit)
     unit.flow.free_lost(context, {unit.worker})
     assert page_states(context, unit.document_id) == [PageStatus.PENDING]
     unit.work()
@@ -292,7 +292,7 @@ def test_a_lost_worker_costs_no_attempt_of_a_page_whose_answer_came(context: Con
 
 def test_a_deleted_documents_kept_answer_loses_its_text_and_keeps_its_cost(context: Context) -> None:
     unit = Documents(context)
-    answer_file = _lose(context, unit)
+    answer_file = _kill_with_answer(context, unit)
     assert b"# Page" in answer_file.read_bytes()
     service.remove(context, unit.document_id)
     assert b"# Page" not in answer_file.read_bytes()
@@ -305,7 +305,7 @@ def test_a_deleted_documents_kept_answer_loses_its_text_and_keeps_its_cost(conte
 
 def test_a_recorded_answer_without_a_reader_for_a_day_is_deleted(context: Context) -> None:
     unit = Documents(context)
-    answer_file = _lose(context, unit)
+    answer_file = _kill_with_answer(context, unit)
     os.utime(answer_file, (0, time.time() - kept_answers.KEPT_S - 1))
     maintenance.record_late_calls(context)
     assert len(_calls(context)) == 1
@@ -315,7 +315,7 @@ def test_a_recorded_answer_without_a_reader_for_a_day_is_deleted(context: Contex
 
 def test_a_truncated_file_is_not_an_answer(context: Context) -> None:
     unit = Documents(context)
-    answer_file = _lose(context, unit)
+    answer_file = _kill_with_answer(context, unit)
     answer_file.write_bytes(answer_file.read_bytes()[:-10])
     os.utime(answer_file, (0, 0))
     maintenance.record_late_calls(context)

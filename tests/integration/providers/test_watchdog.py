@@ -74,7 +74,7 @@ def _half_open(context: Context) -> None:
     breaker = gates.breaker(context, NAME)
     breaker.open(0.001, "down")
     gates.remember_breaker(context, NAME, breaker.inspect())
-    wait_until(lambda: _state(context) == "half-open", 60, "its time is over")
+    wait_until(lambda: _state(context) == "half-open", 60, "the opening has ended")
 
 
 def test_unnoticed_failures_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
@@ -119,10 +119,10 @@ def test_a_breaker_closed_by_hand_stays_closed_until_further_calls_fail(context:
     queue_control.close_breaker(context, NAME)
     assert not watchdog.check_calls(context)
     _record(context, *["transient"] * 2)
-    assert not watchdog.check_calls(context), "two calls since, and it takes three"
+    assert not watchdog.check_calls(context), "two failures since the close, and it takes three"
     context.redis.flushall()
     gates.sync(context)
-    assert not watchdog.check_calls(context), "also if Redis forgot"
+    assert not watchdog.check_calls(context), "also after Redis lost its data"
     _record(context, "transient", ended_s=0)
     assert watchdog.check_calls(context) == [NAME]
 
@@ -182,7 +182,7 @@ def test_one_of_many_simultaneous_watchdogs_opens_the_breaker(
 def test_an_unnoticed_success_of_a_probe_closes_the_breaker(context: Context) -> None:
     _half_open(context)
     _record(context, "ok", ended_s=60)
-    assert not watchdog.check_calls(context), "that call began while it was open"
+    assert not watchdog.check_calls(context), "that call started while the breaker was open"
     _record(context, "ok", ended_s=-5)
     assert watchdog.check_calls(context) == [NAME]
     assert _state(context) == "closed"
@@ -243,23 +243,23 @@ def test_a_breaker_closes_in_the_database_first(context: Context) -> None:
 
 
 def test_every_change_of_a_gate_is_announced(context: Context, announced: list[str]) -> None:
-    def news() -> list[str]:
+    def newly_announced() -> list[str]:
         queues, announced[:] = sorted(announced), []
         return queues
 
     queue_control.pause(context, QUEUE, None)
-    assert news() == [QUEUE]
+    assert newly_announced() == [QUEUE]
     queue_control.resume(context, QUEUE)
-    assert news() == [QUEUE]
+    assert newly_announced() == [QUEUE]
     queue_control.open_breaker(context, NAME, 60, "by hand")
-    assert news() == [QUEUE]
+    assert newly_announced() == [QUEUE]
     queue_control.close_breaker(context, NAME)
-    assert news() == [QUEUE]
+    assert newly_announced() == [QUEUE]
     queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
-    assert {QUEUE, "vision.q"} <= set(news()), "a limit may concern any queue"
+    assert {QUEUE, "vision.q"} <= set(newly_announced()), "a limit may concern any queue"
     gates.charge(context, "p", 9.0)
-    assert not news()
+    assert not newly_announced()
     gates.charge(context, "p", 1.0)
-    assert news() == [QUEUE]
+    assert newly_announced() == [QUEUE]
     gates.charge(context, "p", 1.0)
-    assert not news(), "it is closed already"
+    assert not newly_announced(), "the gate is closed already"

@@ -76,7 +76,7 @@ def test_repeated_ticks_launch_one_capture_and_its_frames_are_batched(context: C
     (shot,) = rows_of(context, SHOTS)
     assert (shot.source_key, shot.app, shot.window_title) == ("screen:1", "Mail", "Inbox")
     assert [(row.source_key, row.reason) for row in rows_of(context, REJECTIONS)] == [("screen:2", "excluded")]
-    assert captured == ["screen:1"], "what the chain's next message is given"
+    assert captured == ["screen:1"], "the argument of the chain's next message"
     canvas.batch.apply([captured])
     assert len(rows_of(context, BATCHES)) == 1
 

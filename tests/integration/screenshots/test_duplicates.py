@@ -227,7 +227,7 @@ class TestExclusions:
         assert (exclusions.apps, exclusions.titles, exclusions.fixed_apps) == (["Signal", "*bank*"], [], ["*keepass*"])
         for app in ("signal", "MyBank", "KeePassXC"):
             assert take(context, draw(), app=app).reason == "excluded"
-        assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None keeps them"
+        assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None keeps the values"
         assert take(context, draw(), app="firefox", window_title="Salary 2026").reason == "excluded"
         assert service.exclude(context, apps=[], titles=[]) == service.exclusions(context)
         assert take(context, draw(), app="KeePassXC").reason == "excluded"

@@ -111,7 +111,7 @@ def test_fewer_frames_wait_for_the_timeout_then_beat_makes_one_batch(context: Co
     assert waits is not None
     assert 0 < waits <= 30
     age(context, 31)
-    assert buffer.next_batch_s(context) is None, "it does not wait: it is launched"
+    assert buffer.next_batch_s(context) is None, "it is launched and does not wait"
     assert len(batch_ready(context)) == 1
     assert batch_ready(context) == []
     assert buffer.next_batch_s(context) is None
@@ -120,7 +120,7 @@ def test_fewer_frames_wait_for_the_timeout_then_beat_makes_one_batch(context: Co
 def test_a_frame_from_the_future_does_not_wait_for_the_clock(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
-    assert buffer.next_batch_s(context) is None, "it does not wait: it is launched"
+    assert buffer.next_batch_s(context) is None, "it is launched and does not wait"
     assert len(batch_ready(context)) == 1
 
 

@@ -139,7 +139,7 @@ def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand
     send(context, launched)
     assert waiting_in(context, CONTROL) == [1], "one message for any number of frames"
     assert rows_of(context, BATCHES) == [], "the intake makes no batch"
-    assert plan.due(context)[0] == buffer_of("screen:1"), "in case the message is lost"
+    assert plan.due(context)[0] == buffer_of("screen:1"), "a lost message is replaced"
     canvas.batch.apply(["screen:1"])
     send(context, launched)
     (later, first) = rows_of(context, BATCHES)

@@ -47,8 +47,8 @@ def test_changes_are_sent_at_once_and_another_worker_sends_a_killed_workers_deli
     wait_until(lambda: receiver.received, 90, "the first event arrives")
     for document_id in ids[1:]:
         documents.pause(document_id)
-    wait_until(lambda: len({request.id for request in receiver.received}) == 20, 60, "all have arrived")
-    assert len(receiver.received) == 20, "each event once"
+    wait_until(lambda: len({request.id for request in receiver.received}) == 20, 60, "all events have arrived")
+    assert len(receiver.received) == 20, "each event arrives once"
     receiver.script(Reply(hang=True))
     webhooks.test(created.endpoint.id)
     wait_until(lambda: len(receiver.received) == 21, 60, "the test is under way")

@@ -173,11 +173,11 @@ def test_claimed_nodes_are_left_alone_by_other_messages(
 ) -> None:
     claimed_ids: list[int] = []
 
-    def meanwhile(_: Record) -> None:
+    def claim_during_call(_: Record) -> None:
         other = embedding.claim(context, ME)
         claimed_ids.extend(row.id for row in other.rows) if other else None
 
-    provider.script.rule = meanwhile
+    provider.script.rule = claim_during_call
     assert driver.embed(3).done == 3
     assert claimed_ids == node_ids[3:], "no vector is paid for twice"
 

@@ -240,11 +240,11 @@ def test_segments_continue_a_thread_of_the_history(
     thread = nodes_of(context)[0].thread_id
     told_of: list[str] = []
 
-    def goes_on(request: dict[str, Any]) -> object:
+    def continue_thread(request: dict[str, Any]) -> object:
         told_of.extend(known["thread_id"] for known in request["before"]["threads"])
         return index_reply(request, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
 
-    models.index = goes_on
+    models.index = continue_thread
     second = analysed()
     assert set(told_of) == {thread}
     driver.expand(second)

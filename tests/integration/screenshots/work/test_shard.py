@@ -135,14 +135,14 @@ def test_truncated_reply_is_not_requested_twice(
 def test_unsent_screenshots_are_left_out(context: Context, driver: Driver, models: Models, new_batch: NewBatch) -> None:
     others = new_batch()[1]
 
-    def confused(request: dict[str, Any]) -> object:
+    def with_unsent(request: dict[str, Any]) -> object:
         reply = index_reply(request)
         reply["segments"][0]["screen_ids"].append(77)
         reply["segments"].append({"screen_ids": [99], "event": {"title": "Elsewhere"}})
         reply["screenshots"].append({"screenshot_id": others[0], "ocr_text": "not asked for"})
         return reply
 
-    models.index = confused
+    models.index = with_unsent
     batch, _ = new_batch()
     driver.analyse_all(batch)
     notes = rows_of(context, BATCHES)[0].notes
@@ -248,12 +248,12 @@ def test_damaged_file_fails_only_its_frame(
 def test_frames_wait_while_no_child_process_can_start(
     context: Context, driver: Driver, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nobody(_: object) -> bytes:
+    def no_process(_: object) -> bytes:
         raise UnitError("No process to read files can be started", code="no_reader")
 
     batch, shots = new_batch()
     with monkeypatch.context() as patched:
-        patched.setattr(shard, "jpeg_of", nobody)
+        patched.setattr(shard, "jpeg_of", no_process)
         assert driver.analyse_all(batch).status is WorkStatus.FAILED
     assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
     driver.skip_waits()
