@@ -214,7 +214,7 @@ async def _notify_all(store: Store, kind: str, body: dict[str, str]) -> None:
 
 
 def jobs(context: Context, job_state: JobState | None = None, limit: int = 100) -> list[JobView]:
-    """List the newest jobs first."""
+    """List at most `limit` jobs, only those in `job_state` if given, the newest first."""
     names = _token_names(context)
 
     async def read(store: Store) -> list[JobView]:
@@ -337,7 +337,7 @@ def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
 
 def tend(context: Context, patience_s: float = PATIENCE_S) -> UpkeepCounts:
     """Run the upkeep: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs. Returns counts, all
-    0 if another process is at it."""
+    0 if another process runs it."""
 
     async def run(store: Store) -> UpkeepCounts:
         counts = await upkeep.tend(store)

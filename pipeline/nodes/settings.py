@@ -140,5 +140,5 @@ class GatewaySettings(BaseModel):
 
 
 def gateway_settings(settings: Settings) -> GatewaySettings:
-    """Read the gateway's settings. Raises the errors of `Settings.section`."""
+    """Return the gateway's settings. Raises `UnreadableSettingsError`, or `ValidationError` for an invalid value."""
     return settings.section(SECTION, GatewaySettings)

@@ -58,7 +58,8 @@ def create(
 ) -> tuple[str, TokenView]:
     """Create a token. Returns (the secret, the token); the secret is not stored.
 
-    `node_id`: the only node that may register with the token. Raises `UserError` for a session's token with a node.
+    `node_id`: the only node that may register with the token. Raises `UserError` for a session's token with a node, or
+    if a usable token has the name.
     """
     if node_id and kind is not TokenKind.NODE:
         raise UserError("only a token of kind node can be restricted to one node", code="usage")

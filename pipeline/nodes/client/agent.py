@@ -107,7 +107,8 @@ class Agent:
             connecting.result()
 
     def drain(self, why: str) -> None:
-        """Take no new jobs, finish the running ones within `grace_s`, then end. Harmless if repeated."""
+        """Take no new jobs, and end once the running ones are finished and the gateway has their results, or after
+        `grace_s`. Harmless if repeated."""
         if self.bench.closed:
             return
         self.bench.closed = True
@@ -240,7 +241,7 @@ class Agent:
             outbox.task_done()
 
     def _limited(self, finished: Finished | None, welcome: NodeWelcome) -> Finished | None:
-        """Return the result. Replaces it by an error if it is larger than this gateway allows."""
+        """Return the result; if it is larger than this gateway allows, keep an error in its place and return that."""
         if finished is None or (
             len(finished.head) <= welcome.max_message_bytes
             and finished.attachment_bytes <= welcome.max_attachment_bytes

@@ -55,7 +55,7 @@ class Results:
         return self._kept.get(key)
 
     def keep(self, finished: Finished) -> None:
-        """Keep a result. Replaces an earlier result of the same attempt."""
+        """Keep a result, in place of an earlier one of the same attempt. Drops the oldest results beyond the limits."""
         self.drop(finished.key)
         self._kept[finished.key] = finished
         self._bytes += _size(finished)
@@ -73,7 +73,8 @@ class Results:
         return finished is not None
 
     def refuse(self, key: Key, times: int) -> None:
-        """Note that the gateway closed a connection on which this result was sent. Drops the result at `times`."""
+        """Count that the gateway closed a connection on which this result was sent. Drops the result at the count
+        `times`."""
         if key in self._kept:
             self._refused[key] = self._refused.get(key, 0) + 1
             if self._refused[key] >= times:
@@ -149,7 +150,8 @@ class Bench:
             job.streaming = False
 
     def take(self, job: JobAssign, parts: Sequence[bytes]) -> None:
-        """Start a job. For a known attempt, repeat its progress or result. Without a free slot, answer `NODE_BUSY`."""
+        """Start a job. For a running or finished attempt, repeat its progress or result; ignore an attempt that is
+        over. Without a free slot, answer `NODE_BUSY`."""
         key = (job.job_id, job.attempt)
         running = self._running.get(key)
         if running is not None and running.wanted:

@@ -129,7 +129,7 @@ class Link(Generic[Incoming]):
                 return message, await self._parts(sizes)
 
     async def _parts(self, sizes: Sequence[int | None]) -> tuple[bytes, ...]:
-        """Read the attachments of a message. Drops those whose size is None."""
+        """Read the attachments of a message. Those whose size is None are read and replaced by empty bytes."""
         if len(sizes) > MAX_ATTACHMENTS:
             raise BadMessage("there are too many attachments")
         parts = []

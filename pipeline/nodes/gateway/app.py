@@ -193,7 +193,7 @@ class Gateway:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Report whether the instance takes connections and reaches its Redis."""
+        """Report whether the instance takes connections and reaches its Redis, by status 200 or 503."""
         try:
             async with asyncio.timeout(2):
                 await self._instance.store.now_ms()
@@ -210,7 +210,8 @@ class Gateway:
         return Response(exposition(facts), media_type=CONTENT_TYPE)
 
     async def status(self, request: Request) -> Response:
-        """Count the connections and jobs of this instance. Needs a token of either kind."""
+        """Return as JSON the numbers of connections, jobs and known nodes of this instance. Needs a token of either
+        kind."""
         if not (await self._token(request, TokenKind.SESSION) or await self._token(request, TokenKind.NODE)):
             return JSONResponse({"error": "a token is needed: Authorization: Bearer …"}, 401)
         instance = self._instance

@@ -140,7 +140,7 @@ class Attempts:
             await self._delivery.partial(job, message.attempt, message.text)
 
     async def _store(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> None:
-        """Store the result, and then tell the node that it may drop it."""
+        """Store the result, or pass on a job that the node refuses; then tell the node that it may drop the result."""
         key = (message.job_id, message.attempt)
         if key in link.settling:
             return  # the node sent the result twice

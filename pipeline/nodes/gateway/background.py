@@ -35,7 +35,7 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     def repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Call `work` in a loop, with a pause of `seconds` between calls."""
+        """Call `work` in a loop, with a pause of `seconds` between calls. Errors are logged, and the loop goes on."""
 
         async def repeated() -> None:
             while True:

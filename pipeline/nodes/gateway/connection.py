@@ -56,7 +56,7 @@ class Connection:
         return self._closing is None and not self._writer.done()
 
     def send(self, message: Message, parts: Sequence[bytes] = (), *, dispensable: bool = False) -> bool:
-        """Put a message into the outbox. False: it cannot arrive.
+        """Put a message into the outbox. False: it was dropped, or cannot arrive.
 
         Drops a `dispensable` message while the outbox is half full. Closes the connection if the outbox has no room for
         any other message: the client reconnects and repeats its requests.
@@ -76,7 +76,8 @@ class Connection:
         return True
 
     def close(self, code: CloseCode, reason: str) -> None:
-        """Close the connection once the outbox is sent. Harmless if it is closed."""
+        """Close the connection once the outbox is sent, at most 5 s later, or at once for `SLOW`. Harmless if it is
+        closed."""
         if self._closing is None:
             self._closing = (code, reason)
             self._filled.set()

@@ -116,7 +116,8 @@ class Dispatch:
         self._lines.pump(job.need.pool)
 
     async def notify(self, kind: str, job_id: str, node_id: str) -> None:
-        """Handle a message to the home of a job: `reserved`, `spare`, `again` or `done`."""
+        """Handle a message to the home of a job: a line `reserved` a slot for it, a slot is `spare`, an attempt failed
+        (`again`), or the job is `done`."""
         match kind:
             case "reserved":
                 await self._slot_reserved(job_id, node_id)

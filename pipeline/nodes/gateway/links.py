@@ -169,7 +169,7 @@ class SessionLink(Link):
             self.connection.send(result, parts)
 
     def refuse(self, request_id: str, error: JobError) -> None:
-        """Answer a request that was not entered."""
+        """Answer with an error a request that was not entered."""
         self.connection.send(SessionResult(request_id=request_id, error=error))
 
     def fail(self, request_id: str, error: JobError, job_id: str = "") -> None:

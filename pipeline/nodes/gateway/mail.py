@@ -46,7 +46,7 @@ class Mail:
         self._reclaim_ms = reclaim_ms
 
     async def read(self) -> None:
-        """Handle the next messages."""
+        """Handle the next messages of this instance's inbox; delete those that did not fail."""
         await self._inbox.acknowledge(await self._handled(await self._inbox.read(), repeated=False))
 
     async def reclaim(self) -> None:
@@ -54,7 +54,8 @@ class Mail:
         await self._inbox.acknowledge(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
 
     async def drain_the_dead(self) -> None:
-        """Handle the messages of dead instances' inboxes. Rule: docs/sources/nodes.md#streams."""
+        """Handle the messages in dead instances' inboxes, and close the empty ones. Rule:
+        docs/sources/nodes.md#streams."""
         for other in await self._instances.all():
             if other.alive or other.instance_id == self._instance_id:
                 continue

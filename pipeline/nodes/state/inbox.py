@@ -71,7 +71,7 @@ class Inbox:
         return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)
 
     async def read(self) -> list[Envelope]:
-        """Return the next messages, after at most `stream_block_ms`. Creates the inbox again if Redis lost it.
+        """Return the next messages; wait for them `stream_block_ms` at most. Creates the inbox again if Redis lost it.
 
         The first calls return the unhandled messages that were delivered to this instance before it started.
         """
@@ -94,7 +94,7 @@ class Inbox:
         return await self._envelopes(_entries(answer))
 
     async def acknowledge(self, ids: Iterable[str]) -> None:
-        """Delete these handled messages."""
+        """Delete these messages, which this instance has handled."""
         await self.acknowledge_dead(self._instance_id, ids)
 
     async def reclaim(self, min_idle_ms: int) -> list[Envelope]:

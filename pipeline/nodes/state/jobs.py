@@ -158,7 +158,8 @@ class Jobs:
         return bool(await self._store.run("job_adopt", [self._keys.job(job_id)], arguments))
 
     async def release(self, job_id: str) -> bool:
-        """Record that the sessions got the result. False: the job has no result yet, or is unknown."""
+        """Record that the sessions got the result, and drop the payload and the waiters. False: the job has no result
+        yet, or is unknown."""
         keys, event = self._keys, JobEvent.RELEASE
         named = [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)]
         # Read the score first, so that `job_unlist` spares a job that is created again after Redis lost its data.
@@ -218,7 +219,7 @@ class Jobs:
             pass
 
     async def list(self, *, state: JobState | None = None, limit: int = 100) -> list[Job]:
-        """Return the newest jobs first."""
+        """Return at most `limit` jobs, only those in `state` if given, the newest first."""
         matches: list[Job] = []
         offset = 0
         while len(matches) < limit:

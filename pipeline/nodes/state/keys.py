@@ -40,17 +40,17 @@ class Keys:
         return f"{self.prefix}:streams:{{instance:{instance_id}}}:dlq"
 
     def drain(self, instance_id: str) -> str:
-        """The lease of the instance that drains a dead instance's inbox."""
+        """The key of the lease of the instance that drains a dead instance's inbox."""
         return f"{self.prefix}:streams:{{instance:{instance_id}}}:drain"
 
     @property
     def dlqs(self) -> str:
-        """Dead instances that left dead letters."""
+        """The key of the set of dead instances that left dead letters."""
         return f"{self.prefix}:v1:streams:dlqs"
 
     @property
     def dlq_moved(self) -> str:
-        """How many messages ever became dead letters."""
+        """The key of the number of messages that ever became dead letters."""
         return f"{self.prefix}:v1:streams:dlq_moved"
 
     # Snapshots of nodes, which every instance reads.
@@ -105,17 +105,17 @@ class Keys:
 
     @property
     def jobs(self) -> str:
-        """Jobs, by creation time."""
+        """The key of the jobs, by creation time."""
         return f"{self.prefix}:v1:{{jobs}}:all"
 
     @property
     def jobs_live(self) -> str:
-        """Jobs that are not released, by deadline."""
+        """The key of the jobs that are not released, by deadline."""
         return f"{self.prefix}:v1:{{jobs}}:live"
 
     @property
     def jobs_ends(self) -> str:
-        """Jobs, by the time at which the lists drop them."""
+        """The key of the jobs, by the time at which the lists drop them."""
         return f"{self.prefix}:v1:{{jobs}}:ends"
 
     # The line of a pool: jobs that wait for a node that offers the pool's capability and model.

@@ -35,7 +35,7 @@ class Store:
         return answer
 
     async def do(self, *command: Part) -> Any:
-        """Send one command."""
+        """Send one command, and return its answer."""
         (answer,) = await self._counted(str(command[0]).lower(), [command])
         return answer
 

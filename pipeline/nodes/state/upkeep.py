@@ -39,7 +39,7 @@ class UpkeepCounts:
 
 
 async def tend(store: Store) -> UpkeepCounts:
-    """Run the upkeep. Returns zeros if another process holds its lease."""
+    """Run the upkeep and return its counts; zeros if another process holds its lease."""
     holder = uuid4().hex
     if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
         return UpkeepCounts()
@@ -99,7 +99,11 @@ class _Upkeep:
         return True
 
     async def _hand_out(self, job: Job) -> bool:
-        """Notify the instances of all waiting sessions. A session ignores a result that it has already."""
+        """Notify the instances of all waiting sessions, and release the job. Returns whether the job was finished and
+        not yet released.
+
+        A session ignores a result that it has already.
+        """
         for session_id in await self._jobs.waiters(job.job_id):
             if owner := await self._instances.sessions.owner(session_id):
                 body = {"session_id": session_id, "request_key": job.request_key, "job_id": job.job_id}

@@ -24,12 +24,12 @@ class _Tag(NamedTuple):
 
 
 def new_block(kind: str, text: str, **more: Any) -> Json:
-    """A block without a box."""
+    """Return a block, ready for JSON, without a box."""
     return {"type": kind, "text": text, "bbox": None, **more}
 
 
 def table(rows: Sequence[Sequence[Json]], header: int) -> Json:
-    """A block of type table."""
+    """Return a block of type table, whose first `header` rows are the head; its text has tabs between cells."""
     text = "\n".join("\t".join(cell["text"] for cell in row) for row in rows)
     return new_block("table", text, header=header, rows=[list(row) for row in rows])
 

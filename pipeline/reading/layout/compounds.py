@@ -50,7 +50,7 @@ class Words(NamedTuple):
 
 
 def words(lines: Iterable[Line]) -> Words:
-    """Collect the words of a page, a limited number of each kind."""
+    """Return the words, compounds and broken words of a page, a limited number of each."""
     texts = set(_WORDS.findall("\n".join(line.text for line in lines)))
     joined = [word for word in texts if "-" in word or "\n" in word]
     # "state-of-the-art" has three compounds, each a part with the next one.

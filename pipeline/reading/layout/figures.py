@@ -40,7 +40,7 @@ class Partition(NamedTuple):
 
 
 def find(content: PageContent, lines: Sequence[Line], size: float) -> Partition:
-    """Find the figures among the page's lines; `size` is that of its running text."""
+    """Return the figures that have labels, and the lines outside them. `size`: the size of the page's running text."""
     remaining = list(lines)
     figures: list[Picture] = []
     if not lines or not (content.shapes or content.images or content.regions):
@@ -241,7 +241,8 @@ def _is_table(content: PageContent, inside: Sequence[Line], box: Box) -> bool:
 def _grown(
     inside: list[Line], box: Box, lines: Sequence[Line], seen: Sequence[Region], size: float
 ) -> tuple[list[Line], Box]:
-    """Add the labels right beside the box: those of axes, and those above and below a diagram."""
+    """Return the lines and the box with the labels right beside the box: those of axes, and those above and below a
+    diagram."""
     held = {id(line) for line in inside}
     near = (box[0] - 6 * size, box[1] - 6 * size, box[2] + 6 * size, box[3] + 6 * size)
     around_it = [line for line in lines if holds(near, line) and id(line) not in held]

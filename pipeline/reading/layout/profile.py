@@ -129,7 +129,7 @@ def edge_key(line: Line, height: float) -> str:
 
 
 def page_facts(content: PageContent) -> PageFacts:
-    """Return the facts of one page, in time linear in its lines."""
+    """Return the styles, edge lines, words, running heads and looks of one page, in time linear in its lines."""
     counted: dict[str, list[int]] = {}
     before = ""
     # Skip numbers of lines that end level with a page number: they belong to contents or a running head.
@@ -178,7 +178,7 @@ class _EdgeCount:
 
 
 def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
-    """Build the profile of a document from its pages in order, in bounded memory."""
+    """Return the profile of a document from the facts of its pages in order, in bounded memory."""
     styles: dict[str, list[int]] = {}
     seen: dict[str, _EdgeCount] = {}
     vocabulary, census, looks = Vocabulary(), Census(), Looks()

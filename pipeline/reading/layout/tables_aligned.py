@@ -92,7 +92,8 @@ def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """Cut the stretch at rows of one piece between tables under each other, whose columns differ."""
+    """Return (first, end) of the parts of a stretch, cut at rows of one piece between tables under each other, whose
+    columns differ."""
     if end - first > _MAX_ROWS or depth > _MAX_PARTS:
         return [(first, end)]
     whole = _columns_of(rows[first:end])

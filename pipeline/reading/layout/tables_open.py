@@ -45,7 +45,7 @@ class _PlacedTable(NamedTuple):
 
 
 def find(lines: Sequence[Line], drawn: Drawn, fills: Iterable[Box]) -> tuple[list[Table], list[Line]]:
-    """Return (tables, lines outside them)."""
+    """Return (tables between horizontal rules or on coloured stripes, lines outside them)."""
     tables: list[Table] = []
     remaining = list(lines)
     for region in _regions(lines, drawn) + _stripes(fills, drawn.slack):

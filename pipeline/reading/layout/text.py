@@ -47,7 +47,7 @@ def ends_sentence(text: str) -> bool:
 
 
 def is_right_to_left(text: str) -> bool:
-    """Whether most letters are Hebrew, Arabic or of a related script."""
+    """Whether most letters are Hebrew, Arabic or of a related script; False without letters."""
     leftward = 0 if text.isascii() else len(RIGHT_TO_LEFT.findall(text))
     return leftward > 0 and leftward > 0.5 * sum(map(str.isalpha, text)) > 0
 

@@ -65,7 +65,8 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
 
 
 def read(image: Image.Image, threads: int) -> Reading:
-    """Return the lines of text in an RGB image, with boxes in its pixels; none for a blank image.
+    """Return the lines of text in an RGB image, with boxes in its pixels, the confidence in them, and the image's lean;
+    no lines for a blank image.
 
     Each line has its angle. In a picture that leans, boxes are placed as if it did not.
 
