@@ -35,8 +35,8 @@ def get_context() -> Context:
 
 
 def forget_context() -> None:
-    """Drop this process's context, so that the next use creates another: after a fork or a change of settings.
-    Connections inherited from a parent process stay open there."""
+    """Drop this process's context, so that the next use creates another: after a fork or a change of settings. A
+    parent's connections stay open there."""
     global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
     _lock = Lock()
     own = _contexts.pop(os.getpid(), None)

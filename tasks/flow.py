@@ -117,9 +117,9 @@ class FlowTasks:
     def replace(self, task: Any, *scopes: str) -> str:
         """Replace `task` by the messages that these scopes' rows need; its chain follows them: see `Task.replace`.
 
-        Raises `Ignore` after the replacement, but after a replacement by a group returns the number of messages in
-        words. If nothing is sent, ends the chain and returns the reason: the rows need no message, the gate is closed,
-        other messages are on their way, or the broker is unreachable.
+        Raises `Ignore` after the replacement by a chain; after that by a group, returns the number of messages. If it
+        sends nothing, ends the chain and returns the reason: the rows need no message, the gate is closed, or other
+        messages are on their way.
         """
         canvases: list[Signature] = []
         self._launch(get_context(), scopes, lambda messages, numbers: canvases.append(messages.canvas(numbers)))
@@ -175,8 +175,7 @@ class FlowTasks:
         return launch(Places(context.redis), [messages.wanted for messages in needed], publish)
 
     def send(self, context: Context, dispatch: Dispatch) -> None:
-        """Perform this flow's part of a transaction's requests: announce rows, launch scopes, plan a wake-up. Logs an
-        unreachable broker."""
+        """Perform this flow's part of a transaction's requests: announce rows, launch scopes, plan a wake-up."""
         name = self.flow.name
         for row in dispatch.news.get(name, ()):
             self._announce(context, row)
@@ -225,8 +224,8 @@ class FlowTasks:
             self.announce(scope)
 
     def wake_in(self, wait_s: float | None) -> None:
-        """Make sure that a message wakes the flow within `wait_s` seconds. None, or a wait of more than a minute: send
-        nothing, because the sweep launches due scopes."""
+        """Make sure that a message wakes the flow within `wait_s` seconds. None, or more than a minute: leave that to
+        the sweep."""
         self._wake_in(get_context(), wait_s)
 
     def _wake_in(self, context: Context, wait_s: float | None) -> None:
@@ -426,9 +425,9 @@ def owner(task: Any) -> Owner:
 
 def once(body: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate the body of a bound task: skip a message that another thread of this process works on, since the broker
-    redelivers it after a lost connection. A skipped message returns None and ends its chain.
+    redelivers it after a lost connection. A skipped message ends its chain.
 
-    Performs the requests of the message's transactions at its end, after it has freed its place.
+    Performs the requests of the message's transactions after it has freed its place.
     """
 
     @wraps(body)

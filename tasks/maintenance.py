@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back claims and slots of dead processes, and send missing messages; return the number of messages. Does
-    nothing if another process took the tick.
+    """Give back claims and slots of dead processes, and send missing messages; return the number of messages, 0 if
+    another process took the tick.
 
     An error in one flow does not stop the others. A long sweep renews its tick, so that no second sweep starts. If it
     does not renew it for as long as a worker may be silent, it counts as dead: killed, or forgotten by Redis.
@@ -120,8 +120,7 @@ def record_late_calls(context: Context) -> None:
 
 @app.task(name="maintenance.launch", ignore_result=True)
 def launch_all() -> int:
-    """Send the missing messages of every flow after a gate has opened; return their number. An error in one flow does
-    not stop the others."""
+    """Send the missing messages of every flow after a gate has opened; return their number."""
     sent = 0
     for tasks in all_flow_tasks():
         with isolated("launch.failed", flow=tasks.flow.name):

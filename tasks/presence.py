@@ -66,7 +66,7 @@ class Identity:
 
     def begin(self, hostname: str, facts: Callable[[], Mapping[str, Any]] = dict) -> None:
         """Give this worker its id, and start the threads that renew its presence and sync gates; at exit, give back its
-        claims. Call it in the worker's main process before its pool forks. `facts`: what people see of the worker."""
+        claims. Call it before the worker's pool forks. `facts`: what people see of the worker."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
         sign(lambda: {"worker": self.process_id})
         self._renewing = threading.Thread(target=self._renew, args=(facts,), name="presence", daemon=True)

@@ -67,8 +67,8 @@ def announce_gates(context: Context, queues: Collection[str]) -> None:
 
 
 def _broadcast(queues: Collection[str]) -> None:
-    """Make all workers check the gates of these queues. Like `app.control.broadcast`, but while the broker is
-    unreachable it raises an error at once instead of trying endlessly."""
+    """Make all workers check the gates of these queues. Unlike `app.control.broadcast`, raises an error at once while
+    the broker is unreachable."""
     mailbox = app.control.mailbox
     message = {
         "method": LOOK_AT_GATES,

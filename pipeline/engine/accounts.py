@@ -166,8 +166,8 @@ def amount_of(parts: Iterable[Part], most: float) -> float:
 
 
 def check(tx: ReadTx, owner: str, most: float, amount: float = 0.0) -> None:
-    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), has spent that today, or if `amount`
-    together with its reservations exceeds the rest."""
+    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), has spent that today, or cannot pay
+    `amount` beside its reservations."""
     if not most:
         return
     today = balance(tx, owner)

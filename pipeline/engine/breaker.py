@@ -97,9 +97,8 @@ class Breaker:
     def failed(
         self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
     ) -> float:
-        """Record a failed call; return the seconds for which this opens the breaker, 0 if it changes nothing. A
-        permanent error counts as a success: the provider works. `quota_reset`: returns when a day's quota returns.
-        `closing`: see `succeeded`."""
+        """Record a failed call; return the seconds for which this opens the breaker, or 0. A permanent error counts as
+        a success: the provider works. `closing`: see `succeeded`."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")

@@ -195,7 +195,7 @@ class SentinelView:
 
 
 def ask_sentinels(url: str) -> list[SentinelView]:
-    """Ask each sentinel of the URL about its master; errors are in the views. Empty if the URL names no sentinels."""
+    """Ask each sentinel of the URL about its master; its view holds any error. Empty if the URL names none."""
     where = RedisUrl.parse(url)
     return [_ask(where, host, port) for host, port in where.hosts] if where.master else []
 

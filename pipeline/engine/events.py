@@ -45,8 +45,8 @@ def last_id(redis: "Redis") -> str:
 
 
 def read(redis: "Redis", after: str, block_s: float) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield up to 1000 events after the id `after`, as (id, fields), oldest first. Waits up to `block_s` seconds for
-    the first one, and yields nothing without one."""
+    """Yield events after the id `after`, as (id, fields), oldest first, at most 1000. Waits up to `block_s` seconds for
+    the first one."""
     reply = cast("Any", redis.xread({STREAM: after}, count=1000, block=max(1, int(block_s * 1000))))
     streams = reply.items() if isinstance(reply, dict) else (reply or [])
     for _, entries in streams:

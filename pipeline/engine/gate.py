@@ -252,7 +252,7 @@ class Gate:
         return [str(holder) for holder in self._redis.zrange(self.own.keys[1], 0, -1)]
 
     def inspect(self) -> GateState:
-        """Return the state of the gate, its provider's scope and its breaker, without changing it."""
+        """Return the state of the gate, without changing it."""
         now, breaker_until, breaker_reason, *scopes = self._run("gate_look")
         half = len(scopes) // 2
 

@@ -71,8 +71,8 @@ class GuardedCall:
     """Whether this has a slot or a reservation: the message's admission, or a call's stamp."""
 
     def call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
-        """Make one call; tell breaker, gate and spend about its outcome; return its result. `usage_of` returns the
-        model, input tokens and output tokens of a result.
+        """Make one call, note its outcome at gate and breaker, and return its result. `usage_of` returns the model,
+        input tokens and output tokens of a result.
 
         Raises `GateClosed` if the gate closed before the request was sent, and any error of `ask`.
         """

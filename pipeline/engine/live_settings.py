@@ -155,8 +155,8 @@ def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
 
 
 def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]:
-    """Return the values of all known settings by these rows; an invalid row leaves the default in force, with an
-    `error`. The default is the fleet's, if it has published one."""
+    """Return the values of all known settings by these rows; for an invalid row, the default with an `error`. The
+    default is the fleet's, if it has published one."""
     defaults, settings = _defaults(rows), []
     for key, live in known.items():
         default = defaults.get(key, live.default)

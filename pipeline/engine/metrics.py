@@ -40,8 +40,8 @@ def count_by(session: Session, column: ColumnElement[Any], *where: ColumnElement
 
 
 def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:
-    """Return figures of a ledger of attempts (columns `created_at`, `latency_ms`, `status`) from `since` on. `now`: the
-    end of the time for the rate.
+    """Return figures of a ledger of attempts (columns `created_at`, `latency_ms`, `status`) since a time. `now`: the
+    end for the rate.
 
     The rate starts at the first attempt, so that an idle hour before it does not lower it.
     """

@@ -86,8 +86,7 @@ class Presence:
         `within_s` seconds.
 
         Twice, because Redis may just have been emptied, or the process started: by the next call a live one is present.
-        Because two calls may follow each other closely, a process must be absent for `apart_s` seconds since its first
-        miss. Each call forgets processes that it was not asked about.
+        Because two calls may follow each other closely, `apart_s` seconds must lie between the misses.
         """
         wanted = set(processes)
         if not wanted:

@@ -61,8 +61,7 @@ class Policy:
         return len(self.backoff_s) + 1
 
     def wait_s(self, attempt: int) -> float:
-        """Return the wait in seconds after attempt number `attempt` (1-based), with random jitter. Beyond the last
-        wait, repeats that."""
+        """Return the wait in seconds after attempt number `attempt` (1-based), with random jitter."""
         if not self.backoff_s:
             return _NO_TABLE_S
         wait = self.backoff_s[min(attempt, len(self.backoff_s)) - 1]

@@ -237,8 +237,8 @@ def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
 
 
 def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
-    """Write the outcomes of units of a locked scope whose claims still hold, and ignore the others; then update the
-    scope (`work.after`). An error decides by `engine.retry.decide` whether its unit waits, is given back, or fails."""
+    """Write the outcomes of units of a locked scope whose claims still hold; then update the scope (`work.after`).
+    `engine.retry.decide` decides whether a unit with an error waits, is given back, or fails."""
     # The UPDATE of a single unit names its claim, and reports whether that held: no query needed before.
     owned = held(tx, work, outcomes) if len(outcomes) > 1 else {outcome.unit.id for outcome in outcomes}
     pasts = _pasts(tx, work, outcomes)

@@ -15,8 +15,8 @@ def check(context: Context, owner: str) -> None:
 
 
 def statement(context: Context, owner: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Release the caller's reservations of work that has ended, then return its account: today's balance, open
-    reservations, and the newest `limit` charges of any day. `before`: only charges with a lower id."""
+    """Release the caller's reservations of work that has ended, then return today's balance, open reservations, and the
+    newest charges of any day. `before`: only charges with a lower id."""
     _release(context, owner)
     return statements.statement(context, owner, limit, before)
 

@@ -61,8 +61,8 @@ class Caller:
             raise Refused(f"this needs a key with the scope {needed}; yours has {self.scope}", code="forbidden")
 
     def check(self, needed: Scope) -> None:
-        """Raise `Refused` unless the caller may call operations of this scope now: the refusals of `check_scope`, and
-        `read_only` for other scopes than read while the API is read-only."""
+        """Raise `Refused` unless the caller has this scope, and the API is not read-only, which allows the scope
+        read."""
         self.check_scope(needed)
         if self.quotas is not None and needed is not Scope.READ and self.context.settings.api.read_only:
             raise Refused("this API is read-only (PENSTOCK_API__READ_ONLY)", code="read_only")
@@ -84,7 +84,7 @@ class Caller:
         """Raise `Refused` (422) for a model that the provider's configuration names neither as its model nor among its
         prices, because its costs are unknown. Administrators may use any model.
 
-        Empty names stand for the server's defaults, so an empty model passes. Nodes and unknown providers pass too.
+        Passes an empty model (the server's default), nodes, and unknown providers.
         """
         profile = self.context.settings.providers.get(provider or self.context.settings.provider)
         if not model or self.is_admin or profile is None or profile.kind == "nodes":

@@ -34,11 +34,10 @@ def list_calls(
     after: tuple[datetime, int] | None = None,
     **which: Unpack[Which],
 ) -> list[CallView]:
-    """Return at most `limit` calls on record, newest first. `which`: fields of `CallFilter`, such as
-    `provider="openai"`, which replace those of `chosen`.
+    """Return calls on record, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`; they replace
+    those of `chosen`.
 
-    `after`: only calls beyond the one with this time and id. `preview`, the model's answer, is None for callers other
-    than administrators.
+    `after`: only calls beyond the one with this time and id. Only administrators get models' answers (`preview`).
     """
     calls_ = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
     return calls_ if caller.is_admin else [replace(call, preview=None) for call in calls_]
@@ -46,8 +45,7 @@ def list_calls(
 
 @operation(Scope.READ)
 def show(caller: Caller, call_id: int) -> CallView:
-    """Return one call on record. Raises `UnknownCall`. `preview`, the model's answer, is None for callers other than
-    administrators."""
+    """Return one call on record. Raises `UnknownCall`. Only administrators get the model's answer (`preview`)."""
     call = record.call(caller.context, call_id)
     return call if caller.is_admin else replace(call, preview=None)
 

@@ -154,8 +154,8 @@ def submit(
     """Submit a copy of a file for conversion; return the document that will hold its text.
 
     Takes options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options
-    return the existing document, unless `fresh`; one that failed or was cancelled resumes. `page_range` is the older
-    name of `pages`. Raises `UserError` for an invalid file or option.
+    return the existing document, resumed if it had failed, unless `fresh`. `page_range` is the older name of `pages`.
+    Raises `UserError`.
     """
     given = {
         "page_range": page_range if pages is None else pages,
@@ -189,8 +189,8 @@ def submit_upload(
 
 @contextmanager
 def a_child(caller: Caller) -> Iterator[None]:
-    """During the block, hold one of the few places for child processes that inspect files. Raises `Refused`: 429 if the
-    caller has its share already; 503 if all places are taken, or none is free within 20 seconds."""
+    """Hold one of the few places for child processes during the block. Raises `Refused`: 429 if the caller has its
+    share already; 503 if none is free in time."""
     with _AND_WAITING.one(caller.id):
         if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
             raise Refused("too many inspections of files at the same time: try again in a moment", code="busy")
@@ -278,8 +278,7 @@ def page_picture(
     width: int = 0,
     encoding: Encoding = "png",
 ) -> bytes:
-    """Return the picture of a page of the file, at `dpi`, or `width` pixels wide: cached, or rendered by a child
-    process, which stops when `wanted` returns False.
+    """Return the picture of a page of the file, at `dpi`, or `width` pixels wide, from the cache or a child process.
 
     Raises `UserError` without the page or its file, or if it cannot be rendered.
     """
@@ -294,8 +293,8 @@ def cancel(caller: Caller, document_id: str) -> Document:
 
 @operation(Scope.WRITE)
 def pause(caller: Caller, document_id: str, by: str = "") -> Document:
-    """Start no further pages; pages under way finish, but a split or merge starts over. Harmless if paused already.
-    `by`: the name shown as the requester. Raises `IllegalTransition` for a document at rest."""
+    """Finish the pages under way and start no others; a split or merge starts over. `by`: the name shown as the
+    requester. Raises `IllegalTransition` for a document at rest."""
     return _document(service.pause(caller.context, document_id, by or caller.key_name))
 
 
@@ -307,7 +306,7 @@ def resume(caller: Caller, document_id: str) -> Document:
 
 @operation(Scope.WRITE, spends=True)
 def retry(caller: Caller, document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
-    """Convert a document at rest anew, from splitting on. `fresh`: ask the provider even for pages in the cache. The
+    """Convert a document at rest again, from splitting on. `fresh`: ask the provider even for pages in the cache. The
     old result stays until the new one exists."""
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
@@ -340,15 +339,15 @@ def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choi
 
 @operation(Scope.WRITE)
 def remerge(caller: Caller, document_id: str, *, allow_partial: bool = False) -> Document:
-    """Merge the pages of a document at rest again. Raises `UserError` if pages are missing, unless `allow_partial`:
-    then the text marks their gaps."""
+    """Merge the pages of a document at rest again. Raises `UserError` for missing pages, unless `allow_partial` marks
+    their gaps."""
     return _document(service.remerge(caller.context, document_id, allow_partial=allow_partial))
 
 
 @operation(Scope.WRITE)
 def promote(caller: Caller, document_id: str, page: int, attempt_id: int) -> Document:
-    """Use the text of an older attempt as the page's text, and merge again if no page is missing. Raises `UserError`
-    unless the document is at rest."""
+    """Use the text of an older attempt as the page's text, and merge again if no page is missing. The document must be
+    at rest."""
     return _document(service.promote(caller.context, document_id, page, attempt_id))
 
 

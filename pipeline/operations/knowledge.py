@@ -61,15 +61,15 @@ class BaseChanges(TypedDict, total=False):
 
 @operation(Scope.WRITE)
 def create_base(caller: Caller, name: str, **options: Unpack[BaseOptions]) -> BaseView:
-    """Create an empty base. Raises `UserError` for an invalid option or a name that is taken."""
+    """Create an empty base. Raises `UserError`, also for a name that is taken."""
     _check_model(caller, options.get("provider"), options.get("model"))
     return service.create_base(caller.context, name, **options)
 
 
 @operation(Scope.WRITE)
 def edit_base(caller: Caller, base_id: str, **changes: Unpack[BaseChanges]) -> BaseView:
-    """Change a base: its name, or how it chunks and embeds items from now on. Items under way and items already
-    embedded keep the old settings."""
+    """Change a base: its name, or how it chunks and embeds items from now on. Items under way or embedded keep the old
+    settings."""
     if changes.get("model"):
         provider = changes.get("provider") or queries.base(caller.context, base_id).provider
         _check_model(caller, provider, changes["model"])
@@ -171,8 +171,8 @@ def reprocess_failed(caller: Caller, base_id: str) -> list[ItemView]:
 
 @operation(Scope.WRITE, spends=True)
 def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
-    """Put the completed items that another model than the base's current one embedded in line to be read and embedded
-    again; return the items."""
+    """Put the items that another model than the base's current one embedded in line to be read and embedded again;
+    return them."""
     return _reprocess_all(caller, service.stale(caller.context, base_id))
 
 
@@ -241,8 +241,8 @@ class SearchOptions(TypedDict, total=False):
 
 @operation(Scope.READ)
 def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Hits:
-    """Search chunks of one base or several, by name or id, or of all bases (None); best first. A search by meaning may
-    call a provider; then raises `OverCap` if the caller has spent its cap."""
+    """Search chunks of one base or several, by name or id, or of all bases (None); best first. Raises `OverCap` if a
+    search by meaning costs money and the caller has spent its cap."""
     several = [bases] if isinstance(bases, str) else bases
     if caller.quotas is not None and options.get("by_meaning", True) and searching.asks(caller.context, several):
         caller.check_spending()

@@ -111,14 +111,13 @@ def estimate(caller: Caller, options: StartOptions | None = None, **choices: Unp
 
 @operation(Scope.WRITE)
 def pause(caller: Caller) -> Run:
-    """Pause the active run: calls under way end, and no others start. Harmless if it is paused. Raises `UserError`
-    without an active run."""
+    """Pause the active run: let calls under way end, and start no others. Raises `UserError` without an active run."""
     return _run(service.pause(caller.context))
 
 
 @operation(Scope.WRITE, spends=True)
 def resume(caller: Caller) -> Run:
-    """Continue the paused run; return it, perhaps ended already, if no work was left. Raises `UserError` unless one is
+    """Continue the paused run, and return it; it has ended if no work was left. Raises `UserError` unless a run is
     paused."""
     context = caller.context
     resumed = service.resume(context, estimates.parts(context, StartOptions(skip_sync=True)))
@@ -149,7 +148,7 @@ def batches(
     """Return batches, newest first, with the errors of failed ones. `before`: only batches older than the one with this
     id.
 
-    `reply`, the model's answer, is None for callers other than administrators.
+    Only administrators get models' answers (`reply`).
     """
     views = queries.batches(caller.context, status=status, run_id=run_id, before=before, limit=limit)
     return views if caller.is_admin else [replace(batch, reply=None) for batch in views]

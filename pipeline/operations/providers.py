@@ -139,8 +139,7 @@ def _test(_: Context, name: str) -> Check:
 
 
 def provider_check(settings: Settings, name: str) -> Check:
-    """Probe the provider, free of charge; return `ok`, `warn` if the service does not list its model, or `fail` with
-    the error."""
+    """Probe the provider, free of charge; return `ok`, `warn` if its model is not listed, or `fail` with the error."""
     try:
         finding = registry.probe(settings, name)
     except PenstockError as error:

@@ -17,6 +17,6 @@ class Refused(UserError):
 
 
 def keyless() -> Refused:
-    """Return the refusal of a request without a key that needs one."""
+    """Return (do not raise) the refusal, 401, of a request that needs a key but has none."""
     said = "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one"
     return Refused(said, code="unauthorized", headers=CHALLENGE)

@@ -30,8 +30,8 @@ class Pruned:
 
 
 def prune(context: Context, *, dry_run: bool = False) -> list[Pruned]:
-    """Remove rows and files beyond their retention, or only count them; return one result for each kind. An error in
-    one kind is in its result, and stops no other."""
+    """Remove rows and files beyond their retention, or only count them; return one result for each kind, or its error,
+    which stops no other."""
     removals = [_prune(context, flow, kind, dry_run=dry_run) for flow, kind in _all(context)]
     if not dry_run and any(removal.removed for removal in removals):
         context.db.checkpoint()

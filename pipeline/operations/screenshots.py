@@ -97,8 +97,8 @@ def settled(shot_ids: Sequence[int]) -> bool:
 def follow(
     shot_ids: int | Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[dict[int, WorkStatus]]:
-    """Yield the states of a frame or several by id, changed or not, after each event of the flow and about once a
-    second, until each was analysed, given up or deleted. Unknown ids are left out.
+    """Yield the states of a frame or several by id, changed or not, until each was analysed, given up or deleted.
+    Unknown ids are left out.
 
     Warns (`NoWorkerWarning`) if no worker runs. Calls `idle` about once a second. Raises `TimeoutError` after
     `timeout_s` seconds.
@@ -193,8 +193,7 @@ def exclude(caller: Caller, *, apps: Sequence[str] | None = None, titles: Sequen
     """Replace the live patterns of programs and window titles whose frames Penstock does not store; None: unchanged.
     The patterns of the settings stay.
 
-    A pattern such as `*KeePass*` matches in any case. Frames stored before stay. Raises `UserError` for an invalid
-    pattern.
+    A pattern such as `*KeePass*` matches in any case. Frames stored before stay. Raises `UserError`.
     """
     return service.exclude(caller.context, apps=apps, titles=titles, by=caller.key_name)
 
@@ -212,8 +211,8 @@ def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str]
 def include_again(
     caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = (), *, strict: bool = True
 ) -> Exclusions:
-    """Remove these patterns from the live exclusions, so that Penstock stores such frames again. Raises `UserError` for
-    a pattern that is not there, unless `strict` is False."""
+    """Remove patterns from the live exclusions, so that Penstock stores such frames again. `strict` refuses patterns
+    that are not there."""
     was = service.exclusions(caller.context)
     left = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
     return exclude.by(caller, apps=left[0], titles=left[1])

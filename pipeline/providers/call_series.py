@@ -71,8 +71,8 @@ class _Sum:
 
 
 def series(context: Context, which: CallFilter, by: By) -> CallSeries:
-    """Sum calls by `hour` or `day`, and by model, from `which.since` (or the first call) to `which.until` (or now). Of
-    more than `MOST_POINTS` hours or days, only the newest are points; the sums count all."""
+    """Sum calls by `hour` or `day`, and by model, from `which.since` (or the first call) to `which.until` (or now).
+    Only the newest `MOST_POINTS` hours or days are points."""
     c = CALLS.c
     of = (
         select(

@@ -94,8 +94,8 @@ def _answers(settings: Settings, provider: str) -> bool:
 
 
 def live_values(context: Context) -> dict[str, live.Value]:
-    """Return every live setting in force, by key. A queue's default limits may follow a setting such as
-    `queue_rate_limit_max`, so they may differ from `live_settings`."""
+    """Return every live setting in force, by key. Unlike `live_settings`, a queue's default limits follow
+    `queue_rate_limit_max` and the like."""
     with context.db.read() as session:
         return _in_force(context, live.values(session, context.gates.live_settings))
 
@@ -124,8 +124,8 @@ def publish_defaults(context: Context) -> None:
 
 
 def close_after_changes(context: Context) -> None:
-    """Close breakers that opened with another address, model or key than those in force now, in the database and, if it
-    is reachable, in Redis."""
+    """Close breakers that opened with another address, model or key than those in force now, in the database and in
+    Redis."""
     with context.db.read() as session:
         rows = live.stored(session)
     for name in context.gates.breakers:
@@ -245,11 +245,10 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
 def remember_breaker(
     context: Context, name: str, state: BreakerState | None, why: str = "", *, profile: str = ""
 ) -> None:
-    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`; publish that
-    as an event.
+    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`; publish
+    that. Does not touch Redis's breaker.
 
-    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed. Does not
-    change the breaker in Redis.
+    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed.
     """
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
@@ -272,8 +271,7 @@ def _breaker_changed(context: Context, name: str, state: BreakerState | None) ->
 
 
 def closed_because(context: Context, queue: str) -> str:
-    """Return why a queue's gate is closed, in words; empty if it is open, the queue has no gate, or Redis is down.
-    Used-up limits do not close a gate."""
+    """Return why a queue's gate is closed, in words; empty if it is open or has no gate, or Redis is down."""
     queue_facts = context.gates.queues.get(queue)
     if queue_facts is None:
         return ""

@@ -81,8 +81,7 @@ class ProviderExecutor:
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
-        """Execute one job, and return its result with its attachments, as docs/reference/node-protocol.md specifies for
-        its capability.
+        """Execute one job, and return its result with its attachments, as docs/reference/node-protocol.md specifies.
 
         Raises `UnitError`: `MODEL_NOT_AVAILABLE` for faults of this node, where another may succeed.
         """

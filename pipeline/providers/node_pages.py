@@ -136,7 +136,7 @@ class _NodeReader:
 
     def convert(self, page: PageRef) -> Answer:
         """Return the Markdown of one page, with its layout if the node provides it; save its pictures if `page` names a
-        folder. Raises `UnitError`, and `TruncatedAnswer` if the answer is incomplete."""
+        folder. Raises `UnitError`, also for an incomplete answer."""
         image, media_type = read_image(page)
         body = {"number": page.number, "pictures": page.pictures is not None}
         reply = self._nodes.ask(Capability.PAGE, body, [(Attachment(media_type=media_type, size=len(image)), image)])

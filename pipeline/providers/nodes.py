@@ -93,8 +93,8 @@ class Nodes:
         system: str = "",
         json_schema: dict[str, object] | None = None,
     ) -> Answer:
-        """Answer `prompt` about `images`, at least one, all of one of `MEDIA_TYPES`. Not every node can make its model
-        follow `json_schema`, so check the answer. Raises `UnitError`."""
+        """Answer `prompt` about `images`, of one of `MEDIA_TYPES`. Not every model follows `json_schema`, so check the
+        answer. Raises `UnitError`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self.error("takes PNG, JPEG and WebP pictures only", kind=ErrorKind.PERMANENT, code="bad_image")
         pictures = [(Attachment(media_type=media_type, size=len(image)), image) for image in images]
@@ -167,8 +167,8 @@ class Nodes:
     def ask(
         self, capability: Capability, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]] = ()
     ) -> Reply:
-        """Wait for the result of one job by some node. After a restart, the same request gets the answer that was paid
-        for. Raises `UnitError`."""
+        """Wait for the result of one job by some node. A request repeated after a crash gets the paid answer. Raises
+        `UnitError`."""
         self._check_configured()
         content = self._content(capability, body, attachments)
         started = time.monotonic()

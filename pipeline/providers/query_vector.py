@@ -59,8 +59,8 @@ def query_vector(
 
 @contextmanager
 def _reserved(context: Context, flow: str, maker: Embeddings) -> Iterator[tuple[tuple[str, str], ...]]:
-    """Reserve money for one call on the current caller's account until the block ends; yield the (item, unit) that pays
-    for it, or nothing without a caller or a price. Raises `OverCap`."""
+    """Reserve money for one call on the current caller's account until the block ends; yield the (item, unit) that
+    pays, if any. Raises `OverCap`."""
     search = uuid4().hex
 
     def admit(tx: Tx) -> bool:

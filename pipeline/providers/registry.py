@@ -46,12 +46,12 @@ def page_converter(settings: Settings, provider: str, model: str = "") -> PageCo
 
 
 def vision(settings: Settings, provider: str, model: str = "") -> Vision:
-    """Return the model that answers prompts about pictures. Raises `UserError`."""
+    """Return the model that answers prompts about pictures. Raises `UserError`, also for `local`."""
     return _service(settings, provider, model)
 
 
 def text(settings: Settings, provider: str, model: str = "") -> Text:
-    """Return the model that answers prompts. Raises `UserError`."""
+    """Return the model that answers prompts. Raises `UserError`, also for `local`."""
     return _service(settings, provider, model)
 
 
@@ -86,7 +86,8 @@ def cuts_pictures(settings: Settings, provider: str) -> bool:
 
 
 def check(settings: Settings, provider: str, model: str = "") -> None:
-    """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`, `no_key`) now, rather than on each page."""
+    """Raise `UserError` if this provider and model cannot do work: `unknown_provider`, `unknown_model`, `no_model`,
+    `no_key`."""
     if len(model) > MAX_MODEL_CHARS or not model.isprintable():
         message = (
             f"{model[:MAX_MODEL_CHARS]!r} is not a model: names have at most {MAX_MODEL_CHARS} printable characters"

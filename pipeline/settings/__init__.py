@@ -293,8 +293,7 @@ class Settings(_Sources):
 
     @property
     def private_names(self) -> tuple[str, ...]:
-        """The names of Penstock's own files and folders in the data folder, which `privacy.close` keeps private if the
-        folder is shared."""
+        """The names of Penstock's files and folders in the data folder, which stay private in a shared folder."""
         folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir, self.answer_dir)
         return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 

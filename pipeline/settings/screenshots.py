@@ -103,8 +103,8 @@ class ScreenshotSettings(BaseModel):
 
     @property
     def merge_workers(self) -> int:
-        """Concurrent node merges, 1–10: the text calls that remain after two reserved ones and the batches. By the
-        design, its own defaults would leave 0."""
+        """Concurrent node merges, 1–10: the text calls that two reserved ones and the batches leave. The design gives 0
+        for its defaults."""
         reserved = 2
         return min(10, max(1, self.text_concurrency - reserved - self.batch_workers))
 

@@ -36,7 +36,7 @@ def find_server() -> str:
 
 def command(settings: Settings) -> list[str]:
     """Return the command line that starts it: durable (AOF), without eviction, reachable by this user only. Creates its
-    folders. Raises `UserError` without a program, or if its folder belongs to another user."""
+    folders. Raises `UserError`."""
     folder = settings.data_dir / "redis"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if settings.redis_socket.parent != settings.data_dir:

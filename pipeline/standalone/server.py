@@ -18,8 +18,8 @@ _RETRY_S = 2.0
 
 
 def run(name: str, listen: Callable[[Context], socket.socket], serve: Callable[[Context, socket.socket], None]) -> None:
-    """Serve until the supervisor ends this process. `listen` returns the socket; while it raises `UserError`, it is
-    called again every two seconds."""
+    """Serve until the supervisor ends this process. Repeats `listen`, which returns the socket, while it raises
+    `UserError`."""
     end_with_supervisor()
     privacy.begin()
     context = get_context()

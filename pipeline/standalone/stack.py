@@ -35,8 +35,8 @@ class Stack:
         self._settings = demanded.settings
 
     def ensure(self) -> None:
-        """Wait until the embedded stack is up; start a supervisor again if it died. Raises `UserError`, with the end of
-        the log, if it cannot start. With the user's own Redis, return at once."""
+        """Wait until the embedded stack is up; restart a dead supervisor. Raises `UserError`, with the end of the log,
+        if it cannot start."""
         if not self._settings.embedded_redis:
             return
         demanded = self._demanded
@@ -86,10 +86,10 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
-    """Wait until the stack is up, and keep it up during the block: with `demanded`, or a new demand.
+    """Keep the stack up during the block, which starts once it is up: with `demanded`, or a new demand.
 
     With the user's own Redis, start nothing; raises `RedisError` if it is unreachable. Raises `UserError` if the stack
-    cannot start, or the database needs `penstock migrate`.
+    cannot start.
     """
     with demand(settings) if demanded is None else nullcontext(demanded) as held:
         stack = Stack(held)

@@ -41,8 +41,7 @@ class Context:
             self.launcher(self, dispatch)
 
     def gates_changed(self, queues: Iterable[str]) -> None:
-        """Notify workers and flows that the gates of these queues may have opened or closed. Does nothing without a
-        launcher, or while the embedded Redis is down.
+        """Notify workers and flows, if there is a launcher, that the gates of these queues may have opened or closed.
 
         A message only speeds things up: a lost one costs at most the time until the next sweep.
         """

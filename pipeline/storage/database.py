@@ -126,12 +126,12 @@ class Database:
             yield session
 
     def run(self, work: Callable[[Tx], Result], *, patience_s: float | None = None) -> Result:
-        """Run `work` in a transaction and return its result; retry for up to `patience_s` (default: the database's)
-        while the database is busy or unavailable.
+        """Run `work` in a transaction and return its result; retry for up to `patience_s` while the database is busy or
+        unavailable.
 
         Sends its dispatches after the commit. `work` must be safe to repeat: every write in it compares with values it
         read or names its claim. If an answer is lost after a claim, the next try claims the same again. Raises
-        `UserError` for text or numbers that the database cannot store.
+        `UserError` for values that it cannot store.
         """
         tries, dispatch = Tries(), Dispatch()
 

@@ -224,11 +224,10 @@ class FullText:
         only: Select[int] | None = None,
         any_word: bool = False,
     ) -> list[int]:
-        """Return the ids of items with all words, or with `any_word` any of them, best first. `app`: only items seen in
-        an app whose name has these words side by side.
+        """Return the ids of items with all words (or any), best first. `app`: only items of apps whose names have these
+        words side by side.
 
-        `since`: only items from then on. `scopes`: search only items of these, in one ranking. `only`: search only
-        items that this selects.
+        `scopes`: search only items of these, in one ranking. `only`: search only items that this selects.
         """
         sqlite = _is_sqlite(session)
         query_words = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]

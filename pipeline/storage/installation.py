@@ -70,7 +70,7 @@ class Pair:
 
     @property
     def new(self) -> bool:
-        """Whether the two were never used: the folder has no mark and no files, and the database is bound to no
+        """Whether neither was used before: the folder has no mark and no files, and the database is bound to no
         folder."""
         return self.folder is None and not self.bound and not self.holds_files
 

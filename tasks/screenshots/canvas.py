@@ -274,7 +274,7 @@ def merge_nodes(self: Any, turn: int = 0) -> str:
 @once
 def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> str:
     """Merge one node into another, and queue up again if more wait. Even turns take the oldest node, odd turns the
-    newest; a place's first turn is its number."""
+    newest."""
     context, turn = get_context(), number if turn is None else turn
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (

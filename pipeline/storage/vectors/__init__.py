@@ -41,8 +41,7 @@ def unpack(data: bytes, count: int) -> "Floats":
 
 
 def upsert(tx: Tx, kind: str, model: str, rows: Iterable[tuple[int, "Sequence[float] | Floats"]]) -> int:
-    """Store vectors of items, in the caller's transaction, in place of those that the items had, also of other models;
-    return how many."""
+    """Store vectors of items, in place of earlier ones of any model, in the caller's transaction; return how many."""
     import numpy as np
 
     from pipeline.storage.vectors import codes
