@@ -45,7 +45,7 @@ def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
 
 
 def parse(table: str, width: int, height: int) -> list[Line]:
-    """Return the lines that the words of the table form, with boxes in pixels."""
+    """Return the lines that the words of Tesseract's table form, with boxes in pixels; leave out invalid rows."""
     rows: dict[tuple[str, ...], list[Line]] = {}
     for row in table.split("\n", _MAX_WORDS)[:_MAX_WORDS]:
         cells = row.split("\t")

@@ -319,8 +319,8 @@ def _is_spaced(first: Piece, second: Piece, text: str) -> bool:
 
 
 def _with_brackets(words: Sequence[tuple[Word, bool]]) -> list[tuple[Word, bool]]:
-    """Make brackets open and close according to the spaces around them: some PDFs draw brackets as displayed, others
-    as meant."""
+    """Return the words with brackets that open and close according to the spaces around them: some PDFs draw brackets
+    as displayed, others as meant."""
     open_ones: Counter[str] = Counter()
     turned: list[tuple[Word, bool]] = []
     for place, (word, spaced) in enumerate(words):

@@ -255,8 +255,8 @@ class _PdfSource:
         )
 
     def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
-        """Write the first 50 pictures on the page to `folder` as PNG; return their boxes and links, from top to
-        bottom."""
+        """Write up to 50 pictures of the page, without icons, to `folder` as PNG; return their boxes and links, from
+        top to bottom."""
         with self._document.page(number) as page:
             boxes = pictures.worth_keeping(page)[:_MAX_SAVED_PICTURES]
             rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
@@ -309,7 +309,10 @@ def _needs_model(content: PageContent, profile: DocumentProfile | None, options:
 
 
 def _with_seen_regions(content: PageContent, picture: Callable[[], Image.Image], options: Options) -> PageContent:
-    """Add the layout model's regions to the page. Raises `UnitError` if the options require the model and it fails."""
+    """Return the page with the layout model's regions; unchanged if the model fails.
+
+    Raises `UnitError` instead if the options require the model.
+    """
     try:
         return replace(content, regions=layout_model.regions(picture(), content, options.threads))
     except UnitError:

@@ -200,7 +200,8 @@ class Document:
 
     @contextmanager
     def page(self, number: int) -> Iterator[Page]:
-        """Open page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`."""
+        """Open page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`
+        (permanent) with code `no_page` or `corrupt`."""
         with _LOCK, _pdfium_errors(self._path, number):
             if not 1 <= number <= len(self._raw):
                 raise UnitError(
@@ -237,7 +238,8 @@ def open_document(path: Path) -> Iterator[Document]:
 
 
 def _with_annotations_drawn(document: Any, index: int) -> Any:
-    """Load the page with form fields and typed notes drawn into it, so that text layer and picture show them."""
+    """Return page `index` (from 0), loaded with form fields and typed notes drawn into it, so that text layer and
+    picture show them."""
     page = document[index]
     kinds = set()
     for number in range(pdfium_c.FPDFPage_GetAnnotCount(page)):

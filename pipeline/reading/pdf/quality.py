@@ -51,7 +51,8 @@ def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
 
 
 def makes_sense(text: str) -> bool:
-    """Whether this may be text: fonts without a Unicode map give wrong letters, signs or control characters."""
+    """Whether this may be text, as any short text: fonts without a Unicode map give wrong letters, signs or control
+    characters."""
     visible = "".join(_REPEATED.sub("", text).split())
     if len(visible) < _ENOUGH:
         return True
@@ -115,7 +116,8 @@ def inked_share(page: Page, lines: Sequence[Line]) -> float:
 
 
 def _has_ink(picture: Image.Image, line: Line, scale: float) -> bool:
-    """Whether the pixels of the line differ. Up to half a pixel around it may belong to a neighbour."""
+    """Whether the picture shows something at the line's place: its pixels differ clearly. Up to half a pixel around it
+    may belong to a neighbour."""
     left, top = max(0, round(line.left * scale)), max(0, round(line.top * scale))
     right = min(picture.width, max(left + 1, round(line.right * scale)))
     bottom = min(picture.height, max(top + 1, round(line.bottom * scale)))

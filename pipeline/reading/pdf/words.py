@@ -149,7 +149,7 @@ class Glyphs:
         return parts
 
     def shown(self, words: list[Word]) -> list[Word]:
-        """Keep the words in the visible part of the page; printers' marks are outside."""
+        """Return the words in the visible part of the page; printers' marks are outside."""
         width, height = self.page.size
         return [
             word for word in words if word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
