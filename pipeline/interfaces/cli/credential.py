@@ -51,7 +51,7 @@ def show_once(secret: str, credential: "CredentialView", noun: str, good_for: st
 
 
 def state_cells(credential: "CredentialView", now: "datetime") -> list[str]:
-    """Cells for `STATE_COLUMNS`."""
+    """A credential's cells for `STATE_COLUMNS`: its state (markup), last use and expiry."""
     state = "revoked" if credential.revoked_at else "[green]usable[/green]" if credential.usable(now) else "expired"
     used = ago(credential.last_used_at) if credential.last_used_at else "never"
     return [state, used, f"{credential.expires_at:%Y-%m-%d}" if credential.expires_at else ""]

@@ -72,7 +72,7 @@ def span(seconds: float) -> str:
 
 
 def ago(at: datetime | None) -> str:
-    """How long ago, roughly; empty for None."""
+    """How long ago, such as `3 h ago`, rounded down; empty for None."""
     if at is None:
         return ""
     seconds = max(0, int((datetime.now(UTC) - at).total_seconds()))

@@ -21,7 +21,10 @@ MAX_FILES = 20
 
 @asynccontextmanager
 async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator[Form]:
-    """The request's form. Raises `Refused` for no file, or too many."""
+    """Yield the request's form; its files are on disk as long as the context lasts.
+
+    Raises `Refused` for no file or too many.
+    """
     async with receive(request, max_files) as form:
         if not form.files:
             raise Refused("the form holds no file: send it as `files` in multipart/form-data", code="invalid")

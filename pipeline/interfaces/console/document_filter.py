@@ -44,7 +44,7 @@ class DocumentsQuery(live.ViewQuery):
     since: Since = ""
 
     def filter(self, now: datetime) -> Filter:
-        """Return the filter that operations accept. `now`: the end of the chosen time."""
+        """Return the filter that operations accept. The chosen time, such as a week, counts back from `now`."""
         length = SINCE[self.since][1]
         return Filter(GROUPS[self.state][1], self.q.strip(), now - length if length else None)
 

@@ -58,7 +58,7 @@ class Operation:
 
     @property
     def text(self) -> str:
-        """The text that a search matches."""
+        """The text that a search matches, in lower case."""
         names = " ".join(str(parameter.get("name", "")) for parameter in self.spec.get("parameters", ()))
         return f"{self.method} {self.path} {self.summary} {self.about} {self.subject} {names}".lower()
 

@@ -23,7 +23,7 @@ LONGEST = timedelta(days=7)
 
 @router.get("/login")
 def show(request: Request, to: Annotated[Line, Query(alias="next")] = "") -> Response:
-    """Show the form, or redirect a caller with a valid key to the requested page."""
+    """Show the form, or redirect a caller who needs no login to the requested page."""
     if request.state.caller.scope is not None:
         return RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
     return _form(request, to)

@@ -48,7 +48,7 @@ class Guard:
             await Response(problem(status, code, message), status, media_type=PROBLEM)(scope, receive, sending)
 
     async def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
-        """Return (status, code, message) if the guard refuses the request."""
+        """Return (status, code, message) if the guard refuses the request; None if it passes."""
         headers = Headers(scope=scope)
         if holds_secret(scope):
             return 400, "key_in_address", "the address contains a token, which logs may record: revoke the token"

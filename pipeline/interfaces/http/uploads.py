@@ -60,7 +60,7 @@ class File:
         self._pending.append(data)
 
     def write(self) -> None:
-        """Write the bytes gathered. Blocks: for a thread."""
+        """Append the gathered bytes to the file on disk; count and hash them. Blocks: for a thread."""
         block = b"".join(self._pending)
         self._pending.clear()
         with self.path.open("ab") as file:

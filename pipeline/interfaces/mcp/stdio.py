@@ -21,7 +21,10 @@ _INTERRUPTED = 130
 
 
 def serve(context: Context, *, write: bool) -> None:
-    """Answer one client until it closes our standard input or disappears."""
+    """Serve the tools to one assistant over standard input and output, until it closes our input or disappears.
+
+    `write`: also the tools that write.
+    """
     # An interrupt cannot wake the reading thread, so it ends the process; work under way is in the database.
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     context.db.patience_s = PATIENCE_S

@@ -125,7 +125,7 @@ def _slow_pages(document: "Document") -> str:
 
 
 def closed(providers: Collection[str]) -> dict[str, str]:
-    """Why calls to these providers are stopped, in words; leaves out providers whose calls flow."""
+    """By provider, the reason in words why its calls are stopped; leaves out providers whose calls flow."""
     from pipeline.engine.gate_registry import queue_name
     from pipeline.process import get_context
     from pipeline.providers.gates import closed_because
@@ -135,7 +135,7 @@ def closed(providers: Collection[str]) -> dict[str, str]:
 
 
 def reasons(closed: Mapping[str, str]) -> list[str]:
-    """The reasons why pages wait, as sentences."""
+    """A sentence for each provider whose calls are stopped: why, and that its pages wait."""
     return [f"{why}: its pages wait, and continue once it is over (`penstock queues`)." for why in closed.values()]
 
 

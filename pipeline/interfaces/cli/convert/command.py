@@ -148,7 +148,7 @@ def _convert(
 
 @contextmanager
 def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
-    """The inputs, with a temporary copy of standard input for `-`."""
+    """Yield the inputs, with a temporary copy of standard input for `-`. Raises `UserError` if that is a terminal."""
     if all(path is not _STDIN for path in inputs):
         yield list(inputs)
         return

@@ -45,14 +45,14 @@ class Job:
 
     @property
     def status(self) -> str:
-        """The document's state; UP_TO_DATE, KEPT or REFUSED without a document."""
+        """The document's state by name; UP_TO_DATE or KEPT if the job is not wanted, REFUSED without a document."""
         if not self.is_wanted:
             return self.judgement.verdict.value
         return self.document.status.name if self.document else "REFUSED"
 
     @property
     def exit_code(self) -> int:
-        """0 done, 1 failed, 3 partial."""
+        """The job's exit code: 0 done, 1 failed or kept though out of date, 3 partial."""
         if not self.is_wanted:
             return FAILED if self.judgement.behind else DONE
         if self.document is None or self.error:

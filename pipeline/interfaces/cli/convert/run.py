@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
-    """Convert these jobs' files on the stack."""
+    """Convert these jobs' files on the stack, until each job has its outcome."""
     from contextlib import ExitStack
 
     from pipeline.process import get_context

@@ -72,7 +72,7 @@ def check_folder(output: str) -> None:
 
 
 def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
-    """Raise `UserError` for two inputs with one target: numbers would depend on which other files exist."""
+    """Raise `UserError` if two inputs have one target: numbers in names would depend on the other files."""
     source_of: dict[str, Path] = {}
     for target in targets:
         name = str(target.path).casefold() if folds_case else str(target.path)

@@ -93,7 +93,7 @@ def _state(name: str) -> "DocumentStatus":
 
 
 def _folder(document: "Document") -> str:
-    """The path of its file, with `~` for the home folder; empty for uploads."""
+    """The folder of a document's file, with `~` for the home folder; empty for uploads."""
     if not document.source_path:
         return ""
     folder, home = Path(document.source_path).parent, Path.home()

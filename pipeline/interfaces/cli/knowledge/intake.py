@@ -53,7 +53,7 @@ class _Outcome:
 
     @property
     def ids(self) -> list[str]:
-        """The items to wait for."""
+        """The ids of the items to wait for: added, changed, or in the base already."""
         there = [failure.item_id for failure in self.there if failure.item_id]
         return list(dict.fromkeys([*(item.id for item in [*self.created, *self.changed]), *there]))
 

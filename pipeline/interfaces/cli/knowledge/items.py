@@ -102,7 +102,7 @@ def shown_state(view: "ItemView") -> str:
 
 
 def progress(view: "ItemView") -> str:
-    """An item's progress; empty once it is being deleted."""
+    """An item's progress, such as `40 %`; empty once it is being deleted."""
     return "" if view.deleting else f"{view.progress} %"
 
 

@@ -152,7 +152,7 @@ def _with_reason(status: "WorkStatus | None", error: str | None) -> str:
 
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
-    """The node's origins, their calls (model, prompt, attempt), and their frames."""
+    """Rows (name, markup) about a node's origins, its calls (model, prompt, attempt), and its frames."""
     from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()

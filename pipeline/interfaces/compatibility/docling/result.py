@@ -47,7 +47,7 @@ def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
 
 
 def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
-    """The document in each format that the task wants."""
+    """The document's content by format, for the formats of the task: a dict for `json`, text for the others."""
     picture = _embedded(caller, document.id) if task.embedded else lambda _: None
     by_format: dict[str, Any] = {}
     if "md" in task.formats:
@@ -80,7 +80,8 @@ def markdown(caller: Caller, task: Task, document: Document, picture: Picture) -
 
 
 def errors(caller: Caller, document: Document) -> list[dict[str, Any]]:
-    """The errors of the whole document, or of each failed page."""
+    """The errors, in docling-serve's shape, of a document without a result and of each failed page; empty before the
+    end."""
     if not document.at_rest or conversion_status(document) == "success":
         return []
     failed = documents.pages.by(caller, document.id, status=PageStatus.FAILED) if document.failed_count else []

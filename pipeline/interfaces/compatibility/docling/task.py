@@ -94,7 +94,7 @@ def has_result(document: Document) -> bool:
 
 
 def conversion_status(document: Document) -> str:
-    """A document's state in Docling's words."""
+    """A document's state in Docling's words, such as `partial_success`."""
     if has_result(document):
         return "success" if document.status is DocumentStatus.COMPLETED else "partial_success"
     if document.at_rest:
@@ -112,7 +112,10 @@ def message(document: Document) -> str:
 
 
 def status(task: Task, documents: Sequence[Document]) -> dict[str, Any]:
-    """The task's status. Only `success` and `failure` end it: it has failed when no document has a result."""
+    """The task's status in docling-serve's shape.
+
+    Only `success` and `failure` end it: it has failed when no document has a result.
+    """
     ended = [document for document in documents if document.at_rest]
     succeeded = sum(map(has_result, documents))
     if len(ended) == len(documents):

@@ -56,7 +56,7 @@ class CallsQuery(live.ViewQuery):
         )
 
     def query(self, **change: Any) -> dict[str, Any]:
-        """Return the query of this filter with the given changes."""
+        """Return the query of this filter with the given changes, without empty values and the default span."""
         values = {**self.model_dump(exclude_none=True), **change}
         return {
             name: value

@@ -60,7 +60,7 @@ class Strip:
 
     @property
     def first(self) -> int:
-        """Its first page."""
+        """The number of its first page; 1 without pages."""
         return self.cells[0].page if self.cells else 1
 
     @property

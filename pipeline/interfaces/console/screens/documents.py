@@ -59,7 +59,7 @@ class Row:
 
     @property
     def model(self) -> str:
-        """The provider and model."""
+        """The document's provider and model, as one text."""
         name, model = self.document.provider, self.document.model_name
         return name if not model or model == name else f"{name} · {model}"
 

@@ -39,7 +39,7 @@ class Question(BaseModel):
     meaning: bool = True
 
     def query(self) -> dict[str, Any]:
-        """Return the query of an address."""
+        """Return the search as the query of an address, without empty values."""
         return combined({**self.model_dump(mode="json"), "meaning": "true" if self.meaning else "false"}, {})
 
 
