@@ -1,4 +1,4 @@
-"""The largest text of a page, from every provider."""
+"""The limit on the text of a page, for every provider."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Tables that go on over the end of a page."""
+"""Tables that continue on the next page."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ HEAD = "| Item | Price |\n| --- | --- |"
 
 
 def layout(kind: str, top: float, bottom: float, left: float = 50, right: float = 550) -> dict[str, Any]:
-    """A page of 600 by 800 with one block."""
+    """Return a page of 600 by 800 with one block."""
     return {"width": 600, "height": 800, "blocks": [{"type": kind, "text": "", "bbox": [left, top, right, bottom]}]}
 
 

@@ -1,4 +1,4 @@
-"""The machines against a second copy of the tables, written out from docs/sources/documents.md#document-states."""
+"""Compares the machines with a second copy of the tables of docs/sources/documents.md#document-states."""
 
 from itertools import product
 
@@ -215,7 +215,7 @@ def test_progress_grows_from_5_to_95_while_pages_are_converted(pages: int, data:
 
 @st.composite
 def counts(draw: st.DrawFn) -> tuple[int, int, int]:
-    """(pages, completed, failed) as they can be."""
+    """Possible values of (pages, completed, failed)."""
     pages = draw(st.integers(1, 1000))
     completed = draw(st.integers(0, pages))
     return pages, completed, draw(st.integers(0, pages - completed) | st.just(pages - completed))

@@ -7,7 +7,7 @@ import pytest
 from pipeline.engine.control_characters import json_escaped, printable, printable_line
 
 VISIBLE = set(map(chr, [*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD]))
-"""Format characters that are signs which readers see: they stand below numbers or around them."""
+"""Format characters that readers see: signs below or around numbers."""
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_escaped_json_means_the_same() -> None:
     text = json_escaped(json.dumps(value, ensure_ascii=False, indent=1))
     assert json.loads(text) == value
     assert printable(text) == text
-    text.encode()  # no half characters are left
+    text.encode()  # no lone surrogates remain

@@ -121,7 +121,7 @@ def test_batches_shrink_as_soon_as_units_become_dear() -> None:
     work = FakeWork(MANY, lambda unit: 0.0001 if unit < 600 else 0.04)
     work.hop(10.0)
     first_dear = next(i for i in range(len(work.batches)) if sum(work.batches[: i + 1]) > 600)
-    # The first batch after is estimated from a mixture of cheap and dear ones.
+    # The estimate for the first batch after them mixes cheap and expensive units.
     assert max(work.batches[first_dear + 2 :]) <= 25
 
 

@@ -11,7 +11,7 @@ SECRET = "sk-Zq9-very-secret-0123456789"
 
 
 class Written:
-    """What was written to standard error."""
+    """Reads the text on standard error."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -27,7 +27,7 @@ class Written:
 
 @pytest.fixture
 def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
-    """What is written to standard error; logging is as before at the end."""
+    """Yield a reader of standard error, and restore the logging configuration at the end."""
     root = logging.getLogger()
     before, configured = (root.handlers[:], root.level), structlog.get_config()
     sign(dict)  # drop the worker that another test ran in this process

@@ -77,7 +77,7 @@ def test_results_have_the_modes_of_the_user_s_umask(tmp_path: Path) -> None:
     source.mkdir(0o700)
     (source / "1.png").touch(0o600)
     privacy.begin()
-    privacy.begin()  # a program within a program: the first one knows
+    privacy.begin()  # a second call keeps the umask of the first
     created = tmp_path / "a" / "b"
     privacy.make_users_folder(created)
     privacy.copy_to_user(source, created / "pictures")

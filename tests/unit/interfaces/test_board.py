@@ -1,4 +1,4 @@
-"""What `convert` says of files that have not begun: what each waits for."""
+"""The board of `convert` names the reason why a file has not started."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from pipeline.settings import ProviderProfile, get_settings
 
 
 class Shown:
-    """The bars there are."""
+    """Records the bars."""
 
     def __init__(self) -> None:
         self.bars: dict[str, Bar] = {}

@@ -1,4 +1,4 @@
-"""Flower listens on this machine alone, unless everybody has to say who they are."""
+"""Flower listens on the loopback address alone, unless every user has to log in."""
 
 from collections.abc import Iterator
 from pathlib import Path

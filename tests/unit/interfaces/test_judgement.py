@@ -1,4 +1,4 @@
-"""What is to be done about a result that exists, decided from its manifest."""
+"""The decision about an existing result, from its manifest."""
 
 import json
 import os
@@ -96,14 +96,14 @@ def damage_manifest(folder: Folder) -> None:
 
 
 def leave_result_unwritten(folder: Folder) -> None:
-    """As after a kill between the manifest's replacement and the result's."""
+    """Leave the files of a process that was killed between replacing the manifest and the result."""
     before = folder.result.read_text()
     folder.make("new")
     folder.result.write_text(before)
 
 
 def make_with_an_older_version(folder: Folder) -> None:
-    """Which wrote a manifest without records."""
+    """Write a manifest without records, like an earlier version."""
     manifest = manifest_path(folder.result)
     manifest.write_text(json.dumps({"version": 1, "document": {}, "pages": []}))
 
@@ -245,7 +245,7 @@ def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> N
 
 
 def finished(folder: Folder, *, force: bool = False, form: Format = Format.MD) -> Job:
-    """The job that wrote `in/a.pdf`'s result, or was kept from it."""
+    """Finish a job for `in/a.pdf`, which writes its result or keeps the old one."""
     document = folder.document("text")
     job = Job(Target(folder.source, folder.result.with_suffix(form.suffix)), origin=folder.origin(), document=document)
     finish(job, document, Wish(Options(), form, force=force))

@@ -13,7 +13,7 @@ from pipeline.engine.control_characters import printable
 from pipeline.interfaces.cli import output
 from pipeline.interfaces.cli.output import Table, escape, marked, one_line, print_json, print_pairs, print_text
 
-COMMANDS: Any = import_module("pipeline.interfaces.cli.main")  # the function of that name hides it
+COMMANDS: Any = import_module("pipeline.interfaces.cli.main")  # a function of the same name hides the module
 HOSTILE = "a\x1b[2J\x9b31m\u202e\x07[/nope][link=https://x.example]y[/link][bold]z[@click=f()]:bug:\\"
 SHOWN = r"a\x1b[2J\x9b31m\u202e\x07[/nope][link=https://x.example]y[/link][bold]z[@click=f()]:bug:" + "\\"
 TEXTS = [
@@ -35,7 +35,7 @@ TEXTS = [
 
 
 def on_a_terminal(*printed: Any, **options: Any) -> str:
-    """What a console of ours writes to a terminal with colours."""
+    """Return the output of our console on a terminal with colours."""
     written = io.StringIO()
     console = output.Printer(file=written, force_terminal=True, color_system="truecolor", width=500, highlight=False)
     for part in printed:
@@ -68,7 +68,7 @@ def test_text_that_was_not_escaped_is_harmless(forgotten: object) -> None:
 
 
 def output_codes(written: str) -> list[str]:
-    """Everything in `written` from an escape character to the letter that ends it."""
+    """Return the escape sequences in `written`, up to the letter that ends each."""
     return [
         "\x1b" + part[: 1 + next(i for i, char in enumerate(part) if char.isalpha())]
         for part in written.split("\x1b")[1:]

@@ -1,4 +1,4 @@
-"""Pace and time left, from what was done when."""
+"""Pace and remaining time, from the times of completed units."""
 
 import pytest
 
@@ -16,15 +16,15 @@ def after(*seen: tuple[float, int]) -> Pace:
     ("seen", "total", "now_s", "words"),
     [
         ([(0, 0), (10, 24)], 300, 10, "2.4/s, 2 min left"),
-        ([(0, 100), (10, 124)], 300, 10, "2.4/s, 73 s left"),  # what was done before counts for nothing
+        ([(0, 100), (10, 124)], 300, 10, "2.4/s, 73 s left"),  # units completed before the start do not count
         ([(0, 0), (10, 400)], 100_000, 10, "40/s, 42 min left"),
         ([(0, 0), (60, 2)], 1000, 60, "2.0/min, 8 h left"),
-        ([(0, 0), (10, 24)], 300, 20, "1.2/s, 4 min left"),  # nothing since
+        ([(0, 0), (10, 24)], 300, 20, "1.2/s, 4 min left"),  # no progress since
         ([(0, 0), (1, 24)], 300, 1, ""),  # too soon
         ([(0, 7)], 300, 100, ""),
         ([(0, 0), (10, 24)], None, 10, ""),
         ([(0, 0), (10, 24)], 24, 10, ""),
-        ([(0, 0), (10, 24), (11, 0)], 24, 20, ""),  # it begins again
+        ([(0, 0), (10, 24), (11, 0)], 24, 20, ""),  # a new start
     ],
 )
 def test_pace_and_time_left(seen: list[tuple[float, int]], total: int | None, now_s: float, words: str) -> None:

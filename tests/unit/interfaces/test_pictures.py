@@ -1,4 +1,4 @@
-"""Pictures of pages in the API: few at once, each once, none for who has gone."""
+"""The API makes few pictures of pages at once, each once, and none for a disconnected client."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ IsWanted = Callable[[], bool]
 
 
 class Request:
-    """A caller."""
+    """A request of a caller, which may disconnect."""
 
     def __init__(self, caller: str = "me") -> None:
         self.id = caller
@@ -28,7 +28,7 @@ class Request:
 
 
 class Studio:
-    """Makes pictures once it may, and notes which."""
+    """Makes pictures once `open` is set, and records their names."""
 
     def __init__(self) -> None:
         self.open, self.lock = Event(), Lock()
@@ -106,7 +106,10 @@ def test_no_picture_is_made_for_a_disconnected_client() -> None:
             for n, request in enumerate(requests)
         ]
         await until(lambda: len(studio.made) == AT_ONCE)
-        for group in (slice(AT_ONCE, None), slice(AT_ONCE)):  # who waits leaves first: a place that is free is taken
+        for group in (
+            slice(AT_ONCE, None),
+            slice(AT_ONCE),
+        ):  # waiting requests disconnect first: a free place starts the next one
             for request in requests[group]:
                 request.disconnected = True
             assert not any(await asyncio.gather(*tasks[group]))

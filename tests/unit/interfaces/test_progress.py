@@ -1,4 +1,4 @@
-"""What a command says while it waits, where standard error is not a terminal."""
+"""The lines of a waiting command where standard error is not a terminal."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ def progress(trouble: str = "", **options: Any) -> Progress:
 
 def messages(capsys: pytest.CaptureFixture[str]) -> list[str]:
     written = capsys.readouterr()
-    assert written.out == "", "results alone go to standard output"
+    assert written.out == "", "standard output is for results alone"
     return written.err.splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Whatever takes requests keeps the rules: every string, number and list is bounded, and free of control characters.
+"""Every input of a request is bounded, and its strings are free of control characters.
 
 The test reads the schemas by which requests are validated, so it sees every endpoint that is added.
 """
@@ -43,11 +43,11 @@ ROUTES = [
 ]
 VIEWS = [view.query for view in live.VIEWS.values() if view.query.model_fields]
 FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions, *VIEWS]
-"""What fields of multipart forms, and queries beside a file as the body, are validated by."""
+"""The validators of multipart fields, and of queries beside a file as the body."""
 CONTENT = {"message.text", "message.result", "message.body"}
-"""Texts between models and sessions through the gateway: limited as a whole, and never shown."""
+"""Texts between models and sessions through the gateway: limited as a whole, and never displayed."""
 READERS = {"bodies.py", "idempotency.py", "uploads.py", "knowledge_intake.py"}
-"""The modules that may read a body by themselves; whatever they read is limited and validated."""
+"""The modules that may read a body themselves. They limit and validate it."""
 
 DIRTY: list[Any] = ["a\0b", "a\x1b[2Jb", "a\x85b", "a\x9bb", "\u202ea", "a\u2066b", "a\ud800b"]
 LONG = [char * 10_001 for char in "a0- ,._:/["]
@@ -76,11 +76,11 @@ LISTS = frozenset({"list", "set", "tuple"})
 
 
 def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[str]:
-    """The fields of this schema that accept too much."""
+    """Yield the fields of this schema that accept too much."""
     kind = schema["type"]
     if kind == "definitions":
         definitions = definitions | {definition["ref"]: definition for definition in schema["definitions"]}
-    elif kind == "definition-ref":  # each once: a model may be within itself
+    elif kind == "definition-ref":  # each once: a model may be recursive
         definitions = dict(definitions)
         schema = definitions.pop(schema["schema_ref"], {"type": "none"})
     if kind in LISTS and "max_length" not in schema and (kind != "tuple" or "variadic_item_index" in schema):
@@ -97,7 +97,7 @@ def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[s
 
 
 def _within(schema: Any) -> Iterator[tuple[str, Any]]:
-    """(name, schema) of what this one is made of; nothing for a scalar, with the functions around it."""
+    """Yield (name, schema) of the schema's parts; nothing for a scalar and the functions around it."""
     if "choices" in schema:
         choices = schema["choices"]
         for choice in choices.values() if isinstance(choices, dict) else choices:
@@ -120,7 +120,7 @@ def _innermost(schema: Any) -> Any:
 
 
 def _taken(schema: Any, where: str) -> Iterator[str]:
-    """What of the hostile a scalar takes."""
+    """Yield the hostile values that a scalar accepts."""
     innermost = _innermost(schema)
     hostile = (
         [*DIRTY, *(() if "max_length" in innermost else LONG)] if innermost["type"] == "str" else [*DIRTY, *ABSURD]
@@ -132,7 +132,7 @@ def _taken(schema: Any, where: str) -> Iterator[str]:
         except (ValidationError, OverflowError):
             continue
         if value in DIRTY and isinstance(accepted, str) and not any(map(CONTROL.match, accepted)):
-            continue  # it was cleaned
+            continue  # the validator cleaned it
         yield f"{where}: takes {str(value)[:20]!r}"
 
 

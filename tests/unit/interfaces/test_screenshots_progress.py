@@ -1,4 +1,4 @@
-"""What `penstock screenshots add` says while it waits."""
+"""The messages of `penstock screenshots add` while it waits."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where results go, decided from names alone."""
+"""The places of results, from names alone."""
 
 import os
 from pathlib import Path
@@ -12,13 +12,13 @@ from pipeline.reading.files.inputs import manifest_path
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder."""
+    """Change to an empty current folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def make(*names: str) -> list[Path]:
-    """Files, with the folders they are in."""
+    """Create files with their folders."""
     for path in map(Path, names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Moments as people say them at the terminal."""
+"""Moments as people write them at the terminal."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

@@ -26,7 +26,7 @@ def web() -> Iterator[WebServer]:
 
 @pytest.fixture
 def make(web: WebServer) -> Iterator[Any]:
-    """Makes a client of the server, in which one method does as told."""
+    """Yield a maker of clients for a server with one scripted method."""
     opened: list[SubsonicServer] = []
 
     def open_client(method: str, page: Page, timeout_s: float = 20) -> SubsonicServer:
@@ -54,7 +54,7 @@ LENGTH = f"\r\nContent-Length: {len(GOOD)}\r\n\r\n".encode()
 
 
 def trickle(head: bytes, tail: bytes) -> Page:
-    """A good answer at the end: a client that waits for it fails the test."""
+    """Return a page that trickles a good answer. A client that waits for its end fails the test."""
     pace = threading.Event()
 
     def page(request: Request) -> None:

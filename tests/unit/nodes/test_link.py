@@ -39,7 +39,7 @@ def test_waits_grow_up_to_the_longest_and_begin_anew() -> None:
 
 
 def received(fragments: Callable[[], AsyncIterator[str]]) -> object:
-    """The message of a gateway that sends one in these fragments."""
+    """Return the message that a client reads from these fragments."""
 
     async def send(connection: ServerConnection) -> None:
         await connection.send(fragments())

@@ -1,4 +1,4 @@
-"""What is taken for a message of the protocol, and what is not."""
+"""Valid and invalid messages of the protocol."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Replies of a service that means harm: none takes memory or time without bound, and none costs an answer that came."""
+"""Replies of a hostile service take a bounded time and memory, and lose no answer that arrived."""
 
 import gzip
 import json

@@ -36,7 +36,7 @@ from tests.support.samples import (
 
 @pytest.fixture
 def converter(monkeypatch):
-    """Reads in this process, where text recognition can be replaced."""
+    """Read in this process, where a test can replace text recognition."""
     monkeypatch.setattr(local, "Pages", PagesHere)
     return LocalConverter(Settings())
 
@@ -51,7 +51,7 @@ def no_ocr(monkeypatch):
 
 @pytest.fixture
 def fake_ocr(monkeypatch):
-    """Recognises the same line in the middle of everything; gives the list of pictures that it was shown."""
+    """Recognise the same line in the middle of every picture. Return a list of the pictures."""
     seen = []
 
     def read(image, threads):
@@ -71,7 +71,7 @@ def convert(converter, path, number=1, image=None):
 
 @pytest.mark.parametrize("there", [True, False], ids=["as usual", "without a folder for it"])
 def test_pictures_for_a_second_opinion_are_where_clean_up_finds_them(tmp_path, monkeypatch, there):
-    """A killed worker leaves one behind, with a page of a user's document."""
+    """A killed worker leaves such a folder behind, with a page of a user's document."""
     monkeypatch.setattr(second_opinion, "installed", lambda: Tesseract("tesseract", "5", ("eng",)))
     settings = Settings(data_dir=tmp_path / "data")
     if there:
@@ -115,7 +115,7 @@ def test_a_pdf_is_known_by_its_content(converter, tmp_path, no_ocr):
 
 @pytest.mark.parametrize("turn", [0, 90, 180, 270])
 def test_turned_pages_are_read_as_they_are_shown(converter, tmp_path, no_ocr, turn):
-    # The drawing is turned the other way, so that it stands upright on the turned page.
+    # The drawing is turned the other way, so that it is upright on the turned page.
     matrix = {0: "1 0 0 1 0 0", 90: "0 1 -1 0 600 0", 180: "-1 0 0 -1 600 600", 270: "0 -1 1 0 0 600"}[turn]
     content = f"q {matrix} cm\n".encode() + shown_lines(["Upper line of text.", "", "", "", "Lower line."], 50, 500)
     path = tmp_path / "a.pdf"
@@ -179,7 +179,7 @@ def test_a_picture_under_the_text_is_a_background(converter, tmp_path, no_ocr):
 
 
 def _page_with_picture(content):
-    """A page with `content` and a picture of 400 × 300 points and pixels, in a group of its own."""
+    """Return a page with `content` and, in its own group, a picture of 400 × 300 points and pixels."""
     pixels = bytes(range(256)) * 469
     image = b"<</Type/XObject/Subtype/Image/Width 400/Height 300/ColorSpace/DeviceGray/BitsPerComponent 8/Length %d>>"
     body = image % 120_000 + b"stream\n" + pixels[:120_000] + b"\nendstream"
@@ -308,10 +308,10 @@ def test_threads_share_pdfium_without_harm(converter, tmp_path, no_ocr):
     assert failures == []
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking beside a thread is what is tested
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the test forks beside a thread on purpose
 def test_child_of_a_fork_is_not_locked_out_of_pdfium(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["one"]])
-    # In a process of its own: a fork of this one would have what other tests left.
+    # Use a separate process: a fork of this one would inherit the objects of other tests.
     script = (
         "import os, sys, threading\n"
         "from pathlib import Path\n"

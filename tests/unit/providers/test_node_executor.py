@@ -1,4 +1,4 @@
-"""What a node does its jobs with, asked as its agent asks."""
+"""The executor of a node's jobs, called like the agent calls it."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def of_service(server: ProviderServer, **options: Any) -> ProviderExecutor:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Text recognition that gives a line that depends on every pixel; with how many threads it was asked to."""
+    """Replace text recognition: its line depends on every pixel. Return the numbers of threads it was called with."""
     threads_of: list[int] = []
 
     def read(image: Image.Image, threads: int) -> recognition.Reading:

@@ -352,5 +352,5 @@ def test_a_call_that_waits_at_its_gate_delays_no_other_call(server: ProviderServ
 
 
 def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(server: ProviderServer) -> None:
-    # In a process of its own: this one has other tests' threads, and whatever locks they hold at the fork.
+    # Use a separate process: this one has other tests' threads, which may hold locks at the fork.
     subprocess.run([sys.executable, "-c", FORKING, server.base_url, KEY], check=True, timeout=90, cwd=ROOT)

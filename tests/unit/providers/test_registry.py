@@ -63,8 +63,10 @@ def test_a_profile_without_any_model_or_without_the_key_that_it_needs_is_refused
     assert code_of(lambda: registry.check(settings, "bare")) == "no_model"
     assert code_of(lambda: registry.page_converter(settings, "bare")) == "no_model"
     assert code_of(lambda: registry.check(settings, "bare", "m")) == "no_key"
-    registry.check(settings.model_copy(update={"keyless": True}), "bare", "m")  # the worker that calls it has one
-    registry.check(settings_with(tmp_path, api_key=SecretStr("")), "x")  # a machine of one's own may want none
+    registry.check(
+        settings.model_copy(update={"keyless": True}), "bare", "m"
+    )  # the worker that makes the calls has the key
+    registry.check(settings_with(tmp_path, api_key=SecretStr("")), "x")  # a private machine may need no key
     registry.check(settings, "x")
     registry.check(settings, "local")
 

@@ -1,4 +1,4 @@
-"""What the watchdog makes of recent calls: a decision about values."""
+"""The watchdog's decisions about recent calls, as pure functions."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ THREE_FAILED = Opening(0.0, "3 failures in a row on record")
 
 
 def _calls(*calls: tuple[str, float, float]) -> list[RecentCall]:
-    """Calls as (status, seconds ago that it began, seconds ago that it ended), newest first."""
+    """Return calls, newest first, from (status, seconds since its start, seconds since its end)."""
     return [
         RecentCall(100 - n, status, NOW - timedelta(seconds=started), NOW - timedelta(seconds=ended))
         for n, (status, started, ended) in enumerate(calls)

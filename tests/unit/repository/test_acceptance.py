@@ -1,4 +1,4 @@
-"""What the files in deploy/acceptance promise, and the variables of `make acceptance`: checked without Docker."""
+"""The promises of the files in deploy/acceptance, and the variables of `make acceptance`, checked without Docker."""
 
 import json
 import re

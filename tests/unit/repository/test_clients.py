@@ -1,4 +1,4 @@
-"""One module makes clients of Redis: what holds for a URL (sentinels, TLS, limits of time) holds for all of them."""
+"""One module creates all clients of Redis, so a URL's sentinels, TLS and time limits apply to all of them."""
 
 import re
 from pathlib import Path

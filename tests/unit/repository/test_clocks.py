@@ -1,4 +1,4 @@
-"""What rows are compared by is the database's time: hosts' clocks may be hours apart."""
+"""Comparisons of rows use the database's time, because hosts' clocks may differ by hours."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ OF_THE_HOST = {
     "pipeline/storage/installation.py": "for people",
     "tasks/calls.py": "in an example",
 }
-"""Who may ask the host what time it is, and what for."""
+"""The modules that may read the host's clock, with the purpose."""
 
 
 def test_only_listed_modules_read_the_hosts_clock() -> None:

@@ -1,4 +1,4 @@
-"""Every command that a page, a message or a docstring names is one that the program has, down to its options."""
+"""The program has every command that a page, a message or a docstring names, with its options."""
 
 import ast
 import re
@@ -25,7 +25,7 @@ CODE = sorted([*ROOT.glob("pipeline/**/*.py"), *ROOT.glob("tasks/**/*.py")])
 TEMPLATES = sorted(ROOT.glob("pipeline/interfaces/console/templates/**/*.html"))
 COMMANDS: Any = get_command(app)
 CELERY = {"worker": celery_worker, "beat": celery_beat}
-"""Whose options these commands take, beside their own."""
+"""The programs whose options these commands accept beside their own."""
 
 _BLOCK = re.compile(r"^ *```(?:sh|bash|console|shell)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 _FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
@@ -37,7 +37,7 @@ _OPERATORS = re.compile(r"[|&;<>()]+")
 
 
 def parts(line: str) -> Iterator[list[str]]:
-    """The words after `penstock` of each call of it in a line of a shell."""
+    """Yield the words after `penstock` of each of its calls in a line of a shell."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     calls: list[list[str]] = [[]]
@@ -54,7 +54,7 @@ def parts(line: str) -> Iterator[list[str]]:
 
 
 def of_page(text: str) -> Iterator[list[str]]:
-    """The commands that a page in Markdown names."""
+    """Yield the commands in a Markdown page."""
     for block in _BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             if "penstock" in line:
@@ -64,7 +64,7 @@ def of_page(text: str) -> Iterator[list[str]]:
 
 
 def of_code(text: str) -> Iterator[list[str]]:
-    """The commands that the strings of a Python file name."""
+    """Yield the commands in the strings of a Python file."""
     tree = ast.parse(text)
     inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
@@ -81,7 +81,7 @@ def of_code(text: str) -> Iterator[list[str]]:
 
 
 def named() -> Iterator[tuple[str, list[str]]]:
-    """(file, the words after `penstock`) of every command that is named anywhere."""
+    """Yield (file, the words after `penstock`) of every command in docs and code."""
     for files, find in (
         (PAGES, of_page),
         (CODE, of_code),
@@ -95,7 +95,7 @@ def named() -> Iterator[tuple[str, list[str]]]:
 
 
 def fault(words: list[str]) -> str:
-    """What is wrong with a command; empty if nothing is."""
+    """Return the fault of a command, or an empty string."""
     command: Any = COMMANDS
     rest, path = list(words), []
     while hasattr(command, "commands") and rest:
@@ -117,7 +117,7 @@ def _wrong_arguments(command: Any, name: str, rest: list[str]) -> str:
         values, surplus, _ = command.make_parser(context).parse_args(list(rest))
         if own := CELERY.get(name):
             _, surplus, _ = own.make_parser(click.Context(own)).parse_args(list(surplus))
-    except Exception as error:  # typer's own copy of click has classes of its own
+    except Exception as error:  # typer's copy of click has its own classes
         if not hasattr(error, "format_message"):
             raise
         return str(error.format_message())

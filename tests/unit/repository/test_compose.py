@@ -1,4 +1,4 @@
-"""What docker-compose.yml, the Dockerfile and .env.example promise: checked without Docker."""
+"""The promises of docker-compose.yml, the Dockerfile and .env.example, checked without Docker."""
 
 import json
 import re
@@ -20,7 +20,7 @@ WORKERS = {name: service for name, service in OWN.items() if service["command"][
 
 
 def option(service: dict[str, Any], name: str) -> str:
-    """The value that follows the option `name` in a service's command."""
+    """Return the value of the option `name` in a service's command."""
     command = service["command"]
     return str(command[command.index(name) + 1])
 

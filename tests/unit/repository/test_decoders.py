@@ -1,4 +1,4 @@
-"""What parses strangers' files runs in child processes: nothing else calls it."""
+"""Only child processes run code that decodes users' files."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ DECODERS = {
     "PdfDocument",
     "RapidOCR",
 }
-"""Functions that decode, as they are called."""
+"""Decoding functions, as callers write them."""
 CHILDREN = {
     f"pipeline/reading/{name}.py"
     for name in (
@@ -43,7 +43,7 @@ CHILDREN = {
         "web/tasks",
     )
 }
-"""What a child process runs."""
+"""The modules that a child process runs."""
 
 
 def test_only_code_of_child_processes_decodes_files() -> None:
@@ -53,9 +53,9 @@ def test_only_code_of_child_processes_decodes_files() -> None:
 
 
 def _calls(path: Path) -> Iterator[str]:
-    """The decoders that a module calls, whether as attributes of their modules or as names imported from there."""
+    """Yield the decoders that a module calls, as attributes of their modules or as imported names."""
     text = path.read_text(encoding="utf-8")
-    if not any(all(part in text for part in name.split(".")) for name in DECODERS):  # most need not be parsed
+    if not any(all(part in text for part in name.split(".")) for name in DECODERS):  # most modules need no parsing
         return
     tree = ast.parse(text)
     nodes = list(ast.walk(tree))

@@ -1,4 +1,4 @@
-"""The documentation says what the code does: settings, states' diagrams, and the places in the code that it names."""
+"""The documentation agrees with the code: settings, diagrams of states, and the names of code."""
 
 import re
 from enum import IntEnum, StrEnum
@@ -17,11 +17,11 @@ from tests.support.all_settings import described
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"
-"""The one variable that is read before there are settings."""
+"""The variable that the program reads before its settings."""
 NODE_TOKEN = "PENSTOCK_NODE_TOKEN"
-"""An option of one command, and not a setting."""
+"""An option of one command, not a setting."""
 OF_TESTS = re.compile(r"PENSTOCK_(CORPUS|UNSEEN|FAULTS_\w+|TEST_\w+)")
-"""What tests and benchmarks run on, and for how long: no business of the program's."""
+"""Variables of tests and benchmarks, which the program does not read."""
 
 _DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
 _TRANSITION = re.compile(r"^\s*(\w+) --> (\w+): (\w+)$", re.MULTILINE)
@@ -35,7 +35,7 @@ CODE = sorted(file for folder in ("pipeline", "tasks", "tests") for file in (ROO
 
 
 def unknown_variables(text: str) -> set[str]:
-    """The `PENSTOCK_…` names in `text` without a setting."""
+    """Return the `PENSTOCK_…` names in `text` without a setting."""
     known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _, _ in described())
     return {
         name
@@ -51,7 +51,7 @@ def test_pages_name_only_settings_that_exist(page: Path) -> None:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
+    """Return GitHub's anchors for the headings of a page."""
     headings = _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -61,7 +61,7 @@ def leads_nowhere(page: Path, anchor: str) -> bool:
 
 
 def has_name(file: Path, name: str) -> bool:
-    """Whether a module defines this function, class, constant or field; of `Class.method`, the method."""
+    """Return whether a module defines this function, class, constant or field, or the method of `Class.method`."""
     last = name.rpartition(".")[2]
     defined = rf"^\s*(?:(?:async )?def |class ){last}\b|^\s*(?:\w+, )*{last}(?:, \w+)*(?::| =)"
     return bool(re.search(defined, file.read_text(encoding="utf-8"), re.MULTILINE))
@@ -127,7 +127,7 @@ def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
     diagrams = _DIAGRAM.findall((ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
-    assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
+    assert len(drawn) == len(set(drawn)), "the diagram has a transition twice"
     assert set(drawn) == {(before.name, after.name, event.value) for (before, event), after in machine.legal.items()}
     assert own.count("-->") == len(drawn) + 1
     assert _INITIAL.findall(own) == [initial.name]
@@ -147,7 +147,7 @@ def test_the_diagrams_of_flows_and_of_jobs_have_exactly_the_machines_transitions
     diagrams = _DIAGRAM.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
-    assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
+    assert len(drawn) == len(set(drawn)), "the diagram has a transition twice"
     assert set(drawn) == {(before.value, after.value, event.value) for (before, event), after in machine.legal.items()}
     assert _INITIAL.findall(own) == [initial]
 

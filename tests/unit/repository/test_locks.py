@@ -1,4 +1,4 @@
-"""What is installed: the versions of constraints.txt, each file of which must have a known hash."""
+"""The locks have the versions of constraints.txt, with a known hash for each file."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ def canonical(name: str) -> str:
 
 
 def pins(text: str) -> dict[str, str]:
-    """Versions by the packages' names."""
+    """Return versions by the packages' names."""
     return {canonical(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.!+]+)", text, re.MULTILINE)}
 
 
@@ -51,7 +51,7 @@ def test_the_locks_have_all_requirements_of_the_project() -> None:
     assert names(project["dependencies"] + extras["embedded"]) <= pins(text_of(LOCKS[0])).keys()
     locked = pins(text_of(LOCKS[0])).keys() | pins(text_of(LOCKS[1])).keys()
     assert names([requirement for extra in extras.values() for requirement in extra]) <= locked
-    assert "mutagen" not in pins(text_of(LOCKS[0])), "its licence is the GPL: only who asks for it gets it"
+    assert "mutagen" not in pins(text_of(LOCKS[0])), "its licence is the GPL, so it must be optional"
 
 
 def test_what_builds_penstock_is_locked_too() -> None:

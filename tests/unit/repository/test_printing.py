@@ -1,4 +1,4 @@
-"""Strangers' text reaches a terminal through one printer, which lets no control character pass."""
+"""Foreign text reaches a terminal through one printer, which removes control characters."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ WRITES = {
     "__stderr__",
 }
 MODULES = {"sys", "rich", "typer", "click", "logging", "traceback", "warnings", "Text", "bars", "console", "markup"}
-"""The object of each attribute; none for builtins and imported names."""
+"""The object of each attribute; None for builtins and imported names."""
 OTHERS = {
     ("pipeline/engine/logs.py", "logging.StreamHandler"): "the log, whose lines are made printable",
     ("pipeline/engine/logs.py", "sys.stderr"): "whether it is a terminal",
@@ -38,7 +38,7 @@ OTHERS = {
     ("pipeline/interfaces/cli/stack.py", "typer.echo"): "help, which is ours",
     ("pipeline/standalone/serve.py", "sys.stderr"): "made printable",
 }
-"""Who else may, and what for."""
+"""Other modules that may write to a terminal, with the purpose."""
 
 
 def test_nothing_else_writes_to_a_terminal() -> None:
@@ -50,9 +50,9 @@ def test_nothing_else_writes_to_a_terminal() -> None:
 
 
 def _writes(path: Path) -> Iterator[str]:
-    """What of `WRITES` a module uses, whether as an attribute of its module or as a name imported from there."""
+    """Yield the functions of `WRITES` that a module uses, as attributes of their modules or as imported names."""
     text = path.read_text(encoding="utf-8")
-    if not any(name in text for name in WRITES):  # most modules, which need not be parsed
+    if not any(name in text for name in WRITES):  # most modules need no parsing
         return
     for node in ast.walk(ast.parse(text)):
         match node:

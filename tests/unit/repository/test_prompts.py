@@ -1,4 +1,4 @@
-"""The sentences of prompts about users' content."""
+"""Prompts about users' content."""
 
 import ast
 import importlib
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def prompts() -> Iterator[tuple[str, str]]:
-    """(name, text) of each constant of the product that is a prompt."""
+    """Yield (name, text) of each constant that is a prompt."""
     for path in sorted((ROOT / "pipeline").rglob("*.py")):
         text = path.read_text()
         for statement in ast.parse(text).body if "PROMPT =" in text or "SYSTEM =" in text else ():
@@ -26,7 +26,7 @@ def test_every_prompt_declares_users_content_as_data_never_instructions():
 
 
 def test_every_call_of_a_model_uses_one_of_the_prompts():
-    """Every call of a model in a flow names one of them: no prompt is written where it is used."""
+    """Every call of a model in a flow names a constant; none has the prompt's text inline."""
     uses_prompt: dict[str, bool] = {}
     for path in sorted((ROOT / "pipeline" / "flows").rglob("*.py")):
         text = path.read_text()

@@ -40,7 +40,7 @@ sys.exit(os.environ["UV_FAILS_AT"] == "uv")
 
 
 class Run:
-    """`deploy/install.py` with a pip and a uv that only write down their calls."""
+    """A run of `deploy/install.py` with a pip and a uv that only record their calls."""
 
     def __init__(self, folder: Path, fails_at: str = "", **environment: str) -> None:
         for name, text in (("pip", PIP), ("uv", UV)):
@@ -70,7 +70,7 @@ class Run:
         )
 
     def installed_by(self, name: str) -> list[list[str]]:
-        """The arguments of each installation into the environment."""
+        """Return the arguments of each installation into the environment."""
         installations = [call for call in self.calls if call[0] == name and "--python" in call]
         return [call[-4:] for call in installations]
 
@@ -81,9 +81,9 @@ def test_uv_installs_everything_and_pip_only_uv_by_its_hash(tmp_path: Path) -> N
     assert run.installed_by("uv") == [LOCKED, PROJECT]
     (of_pip,) = [call for call in run.calls if call[0] == "pip"]
     assert of_pip[-3:] == ["--require-hashes", "-r", str(ROOT / "requirements-uv.lock")]
-    assert of_pip[-6:-3] == ["--only-binary", ":all:", "--no-deps"], "nobody waits until uv is compiled"
+    assert of_pip[-6:-3] == ["--only-binary", ":all:", "--no-deps"], "uv must never be compiled"
     assert "Resolved 1 package" in run.output
-    assert "numpy==2.0" not in run.output, "the lock says that"
+    assert "numpy==2.0" not in run.output, "the lock says that already"
 
 
 @pytest.mark.parametrize("fails_at", ["pip", "uv"])
@@ -95,7 +95,7 @@ def test_pip_installs_the_same_where_uv_does_not_work_and_says_that_it_takes_lon
     assert run.installed_by("pip") == [LOCKED, PROJECT]
     assert len(run.installed_by("uv")) == (fails_at == "uv")
     assert "uv does not work here.\npip installs the packages: it takes minutes" in run.output
-    assert "Collecting numpy" in run.output, "progress is shown"
+    assert "Collecting numpy" in run.output, "the output shows no progress"
 
 
 def test_uv_is_not_asked_for_when_the_caller_wants_pip(tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def test_uv_downloads_from_where_pip_does_and_trusts_whom_pip_trusts(tmp_path: P
     assert run.exit_code == 0
     expected = {
         "UV_DEFAULT_INDEX": "https://me:hidden@mirror.invalid/simple",
-        "UV_INDEX": "https://mine.invalid",  # the caller's own word to uv
+        "UV_INDEX": "https://mine.invalid",  # the caller's own setting of uv
         "UV_FIND_LINKS": "/wheels,/more",
         "SSL_CERT_FILE": "/etc/our.pem",
         "UV_HTTP_TIMEOUT": "7",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
     }
     assert {name: run.uv_environment.get(name) for name in expected} == expected
-    assert "hidden" not in run.output + json.dumps(run.calls), "a password is on no command line"
+    assert "hidden" not in run.output + json.dumps(run.calls), "a password is on a command line"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a file system that is not that of the test's folder")
@@ -143,7 +143,7 @@ def test_links_are_made_to_a_cache_on_the_same_file_system(tmp_path: Path) -> No
 
 
 def commands(name: str) -> str:
-    """What the file runs, one command a line."""
+    """Return the commands of the file, one a line."""
     if name == "Makefile":
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
         dry = ["make", "--no-print-directory", "-n", "-B", "setup", "clients", "INSTALLER=pip"]
@@ -161,7 +161,7 @@ def test_everything_is_installed_by_the_same_script_and_files_by_their_hashes(na
     locks, project = re.split(r" -- ", arguments[0])
     assert "--no-deps --require-hashes -r requirements.lock" in locks
     assert "--no-deps --no-build-isolation" in project
-    assert locks.startswith("--compile "), "pip compiles unless it is told not to, uv if it is told to"
+    assert locks.startswith("--compile "), "uv compiles only with this option, pip by default"
     assert all("-c tests/clients/constraints.txt" in line for line in arguments[1:])
 
 

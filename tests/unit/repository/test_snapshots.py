@@ -1,4 +1,4 @@
-"""What programs and people build on is what the snapshots say: a move of code changes no address, field or command."""
+"""The public interfaces equal their snapshots: moving code changes no address, field or command."""
 
 import difflib
 

@@ -1,4 +1,4 @@
-"""Capture takes every monitor, skips exclusions, and says what to do where it cannot capture."""
+"""Capture takes every monitor, skips exclusions, and advises users where it cannot capture."""
 
 import sys
 from collections.abc import Callable

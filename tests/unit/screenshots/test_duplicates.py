@@ -1,4 +1,4 @@
-"""Judging duplicates, and its threshold while analysis lags."""
+"""The judgement of duplicates, and its threshold while analysis lags."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Pictures as bytes: hashed as by imagehash, in every format; other bytes are refused."""
+"""Pictures of every format have the hashes of imagehash. Other bytes are refused."""
 
 from contextlib import suppress
 from io import BytesIO

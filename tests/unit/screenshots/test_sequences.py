@@ -43,12 +43,12 @@ CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
 
 
 def first_of(values: Iterable[Any], count: int, ids: Callable[[Any], str] = str) -> list[ParameterSet]:
-    """Return the first of them; the others rotate."""
+    """Return parameters of which the first `count` always run; the others rotate."""
     marks = pytest.mark.rotating
     return [pytest.param(value, id=ids(value), marks=marks if n >= count else ()) for n, value in enumerate(values)]
 
 
-EACH_SCREEN = first_of(SCREENS, 2, lambda one: f"{one.size[1]}-{one.seed}")
+EACH_SCREEN = first_of(SCREENS, 2, lambda screen: f"{screen.size[1]}-{screen.seed}")
 
 
 def seen(image: Image.Image, form: str) -> Fingerprint:

@@ -1,4 +1,4 @@
-"""When a day begins anew, and limits as people write them."""
+"""The start of a quota's day, and limits as people write them."""
 
 from datetime import UTC, datetime, time
 

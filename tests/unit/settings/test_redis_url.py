@@ -7,7 +7,7 @@ from pipeline.settings import Settings
 from pipeline.settings.redis_url import RedisUrl, RedisUrlError
 
 SECRET = "Zq9very"
-"""Stands at many a place of a URL, and in no error."""
+"""A password at many places of a URL, which no error may show."""
 SENTINELS = "sentinel://:p%2Fw@s1:1001,s2,[::1]:1003/4?master=mymaster&sentinel_password=x%26y"
 
 
@@ -93,7 +93,7 @@ def test_certificates_are_verified_unless_the_url_says_otherwise(tmp_path: Path)
         (f"rediss://:{SECRET}@cache?ssl_cert_reqs=maybe", "ssl_cert_reqs must be required, optional or none"),
         (f"redis://:{SECRET}@cache?protocol=4", "protocol must be 2 or 3"),
         (f"unix://:{SECRET}@socket", "three slashes: unix:///path/redis.sock"),
-        # Passwords that were not escaped: whatever stands where a port or a path should be is a part of them.
+        # Passwords that were not escaped: the text in place of a port or a path is part of them.
         (f"redis://:a/{SECRET}@cache/0", "write / as %2F"),
         (f"redis://:a#{SECRET}@cache/0", "# as %23"),
         (f"redis://:a?{SECRET}@cache/0", "? as %3F"),
@@ -108,7 +108,7 @@ def test_the_message_about_a_bad_url_hides_the_password(
         RedisUrl.parse(url)
     assert message in str(caught.value)
     assert SECRET not in str(caught.value)
-    # Nor where a worker that does not start leaves pydantic's error with all that it knows.
+    # Nor does pydantic's error show it, which a worker prints if it does not start.
     monkeypatch.setenv("PENSTOCK_REDIS_URL", url)
     with pytest.raises(ValueError, match="redis_url") as refused:
         Settings()

@@ -349,7 +349,7 @@ def test_an_unknown_provider_of_a_flow_is_named_with_its_variable_and_the_comman
 
 
 class GreetingSettings(BaseModel):
-    """As a flow's own package has them."""
+    """Settings like those in a flow's own package."""
 
     words: list[str] = ["hello"]
     repeats: int = Field(default=1, ge=1)

@@ -1,4 +1,4 @@
-"""Where no fork is safe, the supervisor starts its programs, and they end with it all the same."""
+"""Where forking is unsafe, the supervisor starts its programs as new processes, which end with it as well."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The newest server is started, and doctor knows which have known faults."""
+"""The stack starts the newest server, and doctor reports versions with known faults."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_the_newest_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert str(of_program(old)) == "Redis 5.0.7"
     assert find_server() == str(new)
     new.unlink()
-    assert find_server() != str(old)  # the shipped one is newer
+    assert find_server() != str(old)  # the bundled server is newer
 
 
 def test_none_is_taken_from_the_folder_one_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A database's URL is read and shown without its password, wherever that stands."""
+"""A database's URL is shown without its password, at any place in the URL."""
 
 import pytest
 

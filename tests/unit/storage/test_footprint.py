@@ -1,4 +1,4 @@
-"""How much room a folder takes."""
+"""The space that a folder takes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Assertions about Markdown hold where a reader would say so, and nowhere else."""
+"""Assertions about Markdown agree with a human reader."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Commands that are timed beside markitdown's."""
+"""Commands that the benchmarks time beside markitdown's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What counts as an idiom, where, and when a limit fails."""
+"""The idioms that count, the text that is read, and the limit."""
 
 from pathlib import Path
 

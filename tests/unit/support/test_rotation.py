@@ -1,4 +1,4 @@
-"""What rotates runs: each test in one eighth, all in `test-all`, and an input that found something always."""
+"""Each rotating test runs in one eighth, all run in `test-all`, and inputs that revealed defects always run."""
 
 from dataclasses import dataclass
 

@@ -19,7 +19,7 @@ TRIED = Suite("benchmarks.tried", "Tried.", AIMS, PARTS)
 
 @pytest.fixture
 def part_limits(monkeypatch):
-    """The limit that each part was given; the first one uses up its own."""
+    """Record the limit of each part. The first part uses up its own."""
     part_limits = {}
 
     def measured(_module, name, limit_s, **_):

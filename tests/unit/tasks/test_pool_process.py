@@ -1,4 +1,4 @@
-"""What a worker's process keeps when Celery says that a process of its pool begins."""
+"""The connections of a worker's process after Celery's signal that a pool process starts."""
 
 import socket
 

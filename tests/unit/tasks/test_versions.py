@@ -1,4 +1,4 @@
-"""Celery and kombu of another minor version, whose private parts may be others."""
+"""Penstock refuses another minor version of Celery or kombu, whose private parts may differ."""
 
 import celery
 import pytest

@@ -1,4 +1,4 @@
-"""Where forms may lead."""
+"""The addresses to which forms may lead."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""Characters of the console itself: those that fonts everywhere have. Arrows and triangles are drawn."""
+"""The console's own text uses only characters of all fonts. It draws arrows and triangles."""
 
 from pathlib import Path
 
 from pipeline.interfaces.console.addresses import STATIC
 
 EVERYWHERE = set("–—‘’“”„…‹›−·×")
-"""Beyond Latin-1 and its first extension: what every font for Latin text has."""
+"""The characters beyond Latin-1 and its first extension that every font for Latin text has."""
 
 
 def test_the_console_asks_for_no_glyph_that_a_font_may_lack() -> None:

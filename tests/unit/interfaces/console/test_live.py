@@ -1,4 +1,4 @@
-"""Views are rendered once for all who look, and the last state always reaches them."""
+"""The console renders a view once for all its clients, and the last state always reaches them."""
 
 import asyncio
 from collections import deque
@@ -127,7 +127,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
     async def follow(topic: Topic, sent: list[str]) -> None:
         version = 0
         while True:
-            changed = topic.changed  # before the first render, as the stream does
+            changed = topic.changed  # before the first render, like the stream
             if topic.version > version:
                 sent.append(topic.since(version))
                 version = topic.version
@@ -146,7 +146,7 @@ def test_fifty_consoles_share_renderings_and_all_see_the_last_of_many_pages() ->
 
     followed(feed, render, body)
     assert all(sent[-1].endswith(">page 2000</hx-partial>") for sent in seen)
-    assert rendered[0] < 100, "not one for each event, nor for each console"
+    assert rendered[0] < 100, "the view was rendered for each event or each console"
 
 
 def test_events_of_others_render_nothing() -> None:

@@ -1,4 +1,4 @@
-"""A text that costs much is rendered once, by a child that is ended in time, and few of them at once."""
+"""Few child processes at once render Markdown, each expensive text once, and they end at a time limit."""
 
 import secrets
 from dataclasses import replace
@@ -15,13 +15,13 @@ PICTURES = "![a" * 60_000 + "](x)" * 40_000
 
 
 def fresh(text: str) -> str:
-    """The text, with something that no other test has."""
+    """Return the text with a suffix that no other test has."""
     return f"{secrets.token_hex(8)}\n\n{text}"
 
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tasks of children."""
+    """Record the tasks of child processes."""
     texts: list[str] = []
     ask = child.Session.ask
 

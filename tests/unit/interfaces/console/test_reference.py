@@ -1,4 +1,4 @@
-"""The API reference: everything in the OpenAPI document is found, resolved and said in words."""
+"""The API reference describes everything in the OpenAPI document in words, with all references resolved."""
 
 import json
 from typing import Any
@@ -77,7 +77,7 @@ def test_parameters_and_bodies_are_described_in_words(change: Operation) -> None
     [body] = reference.request_bodies(DOCUMENT, change)
     colour, inner, *_ = body.fields
     assert (colour.kind, colour.required, inner.kind) == ("red | it's blue", True, "anything or null")
-    assert max(field.depth for field in body.fields) == reference.DEEPEST, "what is within itself ends"
+    assert max(field.depth for field in body.fields) == reference.DEEPEST, "a recursive field ends at the limit"
     assert json.loads(body.example)["colour"] == "red"
 
 

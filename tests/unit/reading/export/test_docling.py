@@ -1,4 +1,4 @@
-"""Blocks as a DoclingDocument. That Docling's own models accept it is shown by `make clients`."""
+"""Blocks as a DoclingDocument. `make clients` shows that Docling's own models accept it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Markdown that a model wrote, as blocks: whatever it says, nothing is lost and nothing fails."""
+"""Any Markdown of a model becomes blocks, without a loss or a failure."""
 
 from dataclasses import replace
 from typing import Any
@@ -128,7 +128,7 @@ MARKS = ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("mark", MARKS)
 def test_marks_that_never_end_are_text(mark: str) -> None:
-    # In time that grows with the square of the length, each would take from one minute to twenty.
+    # In quadratic time, each would take from one minute to twenty.
     hypertext.blocks(mark * (400_000 // len(mark)))
 
 

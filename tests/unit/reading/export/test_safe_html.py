@@ -1,4 +1,4 @@
-"""Markdown of strangers becomes HTML that can do nothing."""
+"""Hostile Markdown becomes harmless HTML."""
 
 import re
 

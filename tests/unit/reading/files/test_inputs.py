@@ -1,4 +1,4 @@
-"""Which files in folders are inputs, and which are left out."""
+"""The files of a folder that are inputs, and the others that are left out."""
 
 import os
 

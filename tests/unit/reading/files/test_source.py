@@ -36,7 +36,7 @@ def refused(path, limits=LIMITS):
     return caught.value
 
 
-# What is accepted
+# Accepted files
 
 
 def test_pdf_is_known_by_its_content_and_counted(tmp_path):
@@ -57,7 +57,7 @@ def test_frames_of_a_tiff_are_pages(tmp_path):
     frames[0].save(path, save_all=True, append_images=frames[1:])
     progress: list[float] = []
     assert inspect(path, LIMITS, progress.append).pages == 5
-    assert len(progress) == 5  # each frame has time of its own
+    assert len(progress) == 5  # each frame has its own time limit
 
 
 def test_animation_is_its_first_picture(tmp_path):
@@ -76,7 +76,7 @@ def test_many_pages_are_accepted(tmp_path):
     assert inspect(corpus_file("documents/DA-619p.pdf"), LIMITS).pages == 619
 
 
-# What is refused
+# Refused files
 
 
 def test_what_is_no_file_is_refused(tmp_path):
@@ -129,7 +129,7 @@ def test_other_files_are_refused_with_the_types_that_are_accepted(tmp_path, cont
     ],
 )
 def test_real_broken_files_are_refused(name, code, tmp_path):
-    # Whatever was opened before: PDFium reports the last error of another file where it sets none.
+    # The files opened before must not matter: without an error of its own, PDFium reports that of the last file.
     for before in (encrypted_pdf(tmp_path / "locked.pdf"), text_pdf(tmp_path / "fine.pdf", [["x"]])):
         with pytest.raises(UserError) if before.name == "locked.pdf" else pytest.MonkeyPatch.context():
             inspect(before, LIMITS)

@@ -1,4 +1,4 @@
-"""Only ordinary files are opened, and nothing is waited for."""
+"""Penstock opens only ordinary files, and never waits for one."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from pipeline.reading.files.user_file import NotOrdinary, is_file_below, open_fi
 
 def _socket(path: Path) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as server:
-        server.bind(os.path.relpath(path))  # the system takes 107 bytes
+        server.bind(os.path.relpath(path))  # the system's limit is 107 bytes
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, _socket, lambda path: path.symlink_to("/dev/zero")])

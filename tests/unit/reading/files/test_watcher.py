@@ -1,4 +1,4 @@
-"""A watched folder gives each picture once, when it is whole, whatever else goes on in it."""
+"""A watched folder yields each picture once, as soon as it is complete, whatever else happens in the folder."""
 
 import os
 import queue
@@ -20,7 +20,7 @@ LIMIT_S = 30
 
 
 class Watched:
-    """A folder watched by a thread; `next()` is what came."""
+    """A folder watched by a thread. `next()` returns the next picture's name."""
 
     def __init__(self, folder: Path, **options: bool) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Columns whose gutters are elsewhere in each part of a page, or as narrow as a space between paragraphs' words."""
+"""Columns with different gutters in each part of a page, or with gutters as narrow as a wide space between words."""
 
 from pipeline.reading.layout import gutters
 from pipeline.reading.layout.columns import is_unsure, reading_order
@@ -12,7 +12,7 @@ def side(name, count, left, right, top=100.0):
 
 
 def mixed(*columns):
-    """The lines of columns, row by row, as a source might give them."""
+    """Return the lines of columns row by row, a possible order in a source."""
     return sorted((item for lines in columns for item in lines), key=lambda item: (item.top, item.left))
 
 

@@ -1,4 +1,4 @@
-"""Words in and around drawings stay with the figure: one block, no heading, no table, not in the text beside it."""
+"""Words in and around drawings stay with the figure: one block, not a heading, a table, or text beside it."""
 
 from dataclasses import replace
 

@@ -12,7 +12,7 @@ def known(pages):
 
 
 def chapters(head, pages=6, **changes):
-    """Pages whose running heads differ; `head` makes the lines of one."""
+    """Return pages with different running heads. `head` returns the lines of one head."""
     return [page(*head(n), *prose(f"page{n}", 20, **({"top": 100} | changes))) for n in range(pages)]
 
 

@@ -1,4 +1,4 @@
-"""Whatever a page holds: no exception, no word lost, and an end within a bounded time."""
+"""Any page converts without an exception, without a lost word, and within a bounded time."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Words that make no sense: printed over one another, guessed, or of characters that do not go together."""
+"""Illegible words: overprinted, guessed, or of characters that do not belong together."""
 
 import re
 from pathlib import Path
@@ -44,7 +44,7 @@ CLEAN = {
 
 
 def illegible_words(text: str, sure: float) -> list[str]:
-    """What makes no sense in a recognised line, of each word of which recognition is as sure as this."""
+    """Return the illegible words of a recognised line. `sure`: the certainty of each word."""
     line = Line(text, 50, 100, 50 + 7 * len(text), 114, 10.0, sure=(sure,) * len(text.split()))
     content = PageContent(2000, 600, (line,))
     return illegible(convert(content), content.lines)
@@ -130,7 +130,7 @@ def test_a_real_form_is_doubted_for_two_fields_and_its_clean_pages_are_not() -> 
     path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
     form = converted(path, 1)
     assert form.layout is not None
-    assert form.layout["confidence"] > 0.97, "of the page as a whole, recognition is sure"
+    assert form.layout["confidence"] > 0.97, "recognition is uncertain of the page as a whole"
     assert any(re.match("Bl[ae]nd", word) for word in form.layout["garbled"])
     assert is_doubted(form)
     assert not is_doubted(converted(path, 3))

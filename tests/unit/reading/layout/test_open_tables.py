@@ -48,7 +48,7 @@ def test_spaces_in_program_text_are_no_borders():
 
 
 def years():
-    """Two periods, each over two columns."""
+    """Return a head with two periods, each over two columns."""
     head = [centred("First half", 225, 104), centred("Second half", 345, 104)]
     heads = [centred(text, x, 120) for text, x in zip(["2021", "2022"] * 2, (200, 250, 320, 370), strict=True)]
     body = [
@@ -129,7 +129,7 @@ def test_recognised_lines_without_words_are_placed_too():
 
 
 def statement(sign=""):
-    """A statement of income without rules: periods over columns, signs in columns of their own, a name of two lines."""
+    """Return a statement of income without rules: periods over columns, columns of signs, a name of two lines."""
     pieces = [centred(text, x, top) for top, text in ((100, "Months Ended"), (112, "June 30")) for x in (225, 345)]
     pieces += [centred(text, x, 126) for text, x in zip(["2021", "2022"] * 2, (200, 250, 320, 370), strict=True)]
     names = ["Revenue", "Expenses:", "Research", "Net income that is due to", "holders of shares", "Total"]

@@ -33,7 +33,7 @@ def column(texts, left, top=100, right=None, pitch=12):
 
 
 def found_text(lines):
-    """All text of the blocks that the lines become, list markers included."""
+    """Return all text of the blocks made from the lines, with list markers."""
     blocks = convert(PageContent(700, 700, tuple(lines)), keep_furniture=True)
     return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
 

@@ -9,7 +9,7 @@ from tests.support.layout import BOLD, column, line, page, prose
 
 
 def book(pages, header="The Book of Tests"):
-    """Pages with a running head, text under headings of two levels, and a number at the foot."""
+    """Return pages with a running head, text under headings of two levels, and a number at the foot."""
     return [
         page(
             line(header, 50, 30, size=9),
@@ -204,7 +204,7 @@ def test_a_profile_of_long_ago_knows_no_compounds():
 
 
 def test_the_kept_compounds_do_not_depend_on_the_order_of_sets():
-    """A process orders a set by a seed of its own."""
+    """Each process orders sets by its own seed."""
     names = [f"alpha-{chr(97 + number // 26) * 3}{chr(97 + number % 26) * 3}" for number in range(620)]
 
     def kept(of_a_page):
@@ -233,7 +233,7 @@ SERIF = Style(font="Serif")
 
 
 def sections(style, size=10.0, titles=("1.1 Data", "1.2 Results", "2 Talk", "2.1 More")):
-    """Pages with a heading between two stretches of text."""
+    """Return pages with a heading between two stretches of text."""
     return [
         page(
             *column([f"some text {n} that goes on and on and" for n in range(10)], 50, 90, style=SERIF),

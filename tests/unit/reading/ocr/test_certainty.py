@@ -1,4 +1,4 @@
-"""How sure recognition is of words, from the engine to the blocks of a page."""
+"""The certainty of recognised words, from the engine to the blocks of a page."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def _line(text: str, sure: tuple[float, ...], top: float = 100, left: float = 50
 def test_a_word_is_as_sure_as_its_least_sure_character() -> None:
     sure = [0.99, 0.9, 0.99, 1.0, 0.5, 0.99]
     assert _of_words("ab cde"[:6], 0.9, sure) == (0.9, 0.5)
-    assert _of_words("ab cde", 0.9, sure[:3]) == (0.9, 0.9)  # not said of each character
+    assert _of_words("ab cde", 0.9, sure[:3]) == (0.9, 0.9)  # fewer values than characters
     assert _of_words("", 0.0, [0]) == ()
 
 

@@ -1,4 +1,4 @@
-"""Two readings of one picture: of each part the better one is kept, and nothing is lost."""
+"""The combination of two readings of a picture keeps the better one of each part, and loses nothing."""
 
 import pytest
 from PIL import Image, ImageDraw
@@ -23,7 +23,7 @@ def test_the_surer_reading_of_a_line_is_kept() -> None:
     sure, unsure = _line("a clear line", 0, 120), _line("a cleer lime", 0, 120, sure=0.6)
 
     assert combined([sure], [unsure]) == combined([unsure], [sure]) == [sure]
-    assert combined([sure], [sure._replace(text="A clear line")]) == [sure]  # no better
+    assert combined([sure], [sure._replace(text="A clear line")]) == [sure]  # not better
 
 
 def test_what_only_one_reading_has_is_kept() -> None:
@@ -37,7 +37,7 @@ def test_a_stamp_is_taken_out_of_a_picture_and_black_text_stays() -> None:
     picture = Image.new("RGB", (400, 300), "white")
     draw = ImageDraw.Draw(picture)
     draw.rectangle((100, 100, 200, 140), fill=(200, 20, 30))
-    draw.rectangle((120, 110, 180, 112), fill=(25, 5, 5))  # black seen through red
+    draw.rectangle((120, 110, 180, 112), fill=(25, 5, 5))  # black behind red
 
     assert inks.has_colour(picture)
     black = inks.black_only(picture)

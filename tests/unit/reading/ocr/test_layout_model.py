@@ -25,7 +25,7 @@ LEFT, RIGHT = (70, 480, 290, 706), (306, 226, 527, 763)
 
 
 def look_at(turn=None, angle=0):
-    """What the model sees on a page of two columns, which lies turned."""
+    """Return the model's regions on a turned page of two columns."""
     with pdfium.open_document(corpus_file(PAPER)) as document, document.page(1) as page:
         (width, height), picture = page.size, page.render(150, layout_model.PIXELS)
     if turn is not None:
@@ -37,7 +37,7 @@ def look_at(turn=None, angle=0):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Lets the model see nothing, and lists for which pages it was asked."""
+    """Replace the model by one without regions. Return a list of its calls."""
     calls = []
     monkeypatch.setattr(layout_model, "regions", lambda picture, content, _threads: calls.append(content) or ())
     return calls
@@ -52,7 +52,7 @@ def unavailable(monkeypatch):
 
 
 def columns_pdf(path):
-    """A page of two columns of short lines."""
+    """Write a page of two columns of short lines."""
     left = [f"left {n} of the text that fills the column" for n in range(30)]
     right = [f"right {n} of the text that fills it too" for n in range(30)]
     rows = [
@@ -197,7 +197,7 @@ def test_pages_with_a_text_layer_of_one_column_load_no_engine():
 
 
 def layers_pdf(path, count):
-    """A page below transparent layers, each of which takes long to draw."""
+    """Write a page below transparent layers, each of which takes long to draw."""
     drawn = b"q /G gs /X Do Q\n" * count
     fill = b"0.9 0.9 1 rg 0 0 612 792 re f"
     resources = b"/ExtGState<</G<</ca .01/BM/Luminosity>>>>/XObject<</X 5 0 R>>"

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Engine:
-    """Finds the same text, or fails, whatever it is shown; `seen` are the sizes of that."""
+    """Finds the same text in any picture, or fails. `seen`: the sizes of the pictures."""
 
     def __init__(self, pieces=(), error=None):
         self.pieces = pieces
@@ -39,7 +39,7 @@ class Engine:
 
 
 def answering(monkeypatch, pieces=(), error=None):
-    """Puts an engine in place that finds (text, corners), or raises; gives the sizes of pictures that it was shown."""
+    """Install an engine that finds (text, corners), or raises. Return a list of the sizes of its pictures."""
     engine = Engine(pieces, error)
     monkeypatch.setattr(recognition._SHARED, "engine", engine)
     return engine.seen

@@ -1,4 +1,4 @@
-"""Turned and leaning pages: the direction found, the places on the page, and the number of readings."""
+"""Turned and leaning pages: their direction, the places on the page, and the number of readings."""
 
 import pytest
 from PIL import Image
@@ -36,7 +36,7 @@ def column(count, width=300.0, height=20.0):
 
 
 def clockwise(corners, degrees, side=1000.0):
-    """Places on a page of this size after the turn, from its new top left corner."""
+    """Return the places on a turned page of this size, from its new top left corner."""
     moves = {0: lambda x, y: (x, y), 90: lambda x, y: (side - y, x), 180: lambda x, y: (side - x, side - y)}
     moves[270] = lambda x, y: (y, side - x)
     top_left, top_right, bottom_right, bottom_left = (moves[degrees](x, y) for x, y in corners)
@@ -57,7 +57,7 @@ class Reader:
 
 
 def page(turn, count=20):
-    """(places as they are found, text with its corners from its own top left) of a turned page."""
+    """Return (the found places, text with its corners from its own top left) of a turned page."""
     quads = [clockwise(corners, turn) for corners in column(count)]
     return quads, [(f"line {n} of it", turned(corners, turn)) for n, corners in enumerate(quads)]
 

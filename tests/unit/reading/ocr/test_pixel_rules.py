@@ -1,4 +1,4 @@
-"""Rules that are part of a page's picture."""
+"""Rules in the picture of a page."""
 
 import pytest
 from PIL import Image, ImageDraw
@@ -13,7 +13,7 @@ def text(words, left, top):
 
 
 def table(lean=0.0):
-    """A picture of a table of two columns and three rows, and its lines as recognition places them."""
+    """Draw a table of two columns and three rows. Return the picture, and its lines as recognition places them."""
     picture = Image.new("RGB", (600, 400), "white")
     pen = ImageDraw.Draw(picture)
     for y in (100, 150, 200, 250):

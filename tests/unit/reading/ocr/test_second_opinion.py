@@ -69,7 +69,7 @@ def test_a_program_that_takes_too_long_or_is_not_wanted_is_killed(fake: Path, tm
 
 
 def test_what_the_program_started_is_killed_with_it(fake: Path, tmp_path: Path) -> None:
-    """Where `tesseract` is a script that starts the program: a wrapper of a package, a container."""
+    """Make `tesseract` a script that starts the program, like the wrapper of a package or a container."""
     assert second_opinion.installed()
     fake.write_text("#!/bin/sh\nsleep 600 &\necho $! > started\nwait\n")
     started = tmp_path / "started"
@@ -104,7 +104,7 @@ def test_a_machine_without_the_program_has_no_second_opinion(
     ("packs", "script", "chosen"),
     [
         (("ara", "eng", "osd"), "Arabic", ["ara", "eng"]),
-        (("eng", "osd", "rus"), "Korean", []),  # no pack for it: nothing it says would help
+        (("eng", "osd", "rus"), "Korean", []),  # without the language's pack its words would not help
         (("deu", "eng"), "", ["deu", "eng"]),
         (("ara",), "Arabic", ["ara"]),
     ],

@@ -1,4 +1,4 @@
-"""The order of reading of lines with letters that are read from right to left, from the places of their glyphs."""
+"""The reading order of lines with right-to-left letters, from the places of their glyphs."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _SIZE = 10.0
 
 
 def _seen(display: str) -> tuple[str, list[bidi.Piece]]:
-    """The text as PDFium may give it, and its pieces, for glyphs that stand in this order from left to right."""
+    """Return a possible text of PDFium, and its pieces, for glyphs in this order from left to right."""
     places: dict[int, float] = {index: 5.0 * index for index in range(len(display))}
     pieces = []
     for part in bidi.parts(display, 0, len(display)):
@@ -95,7 +95,7 @@ def test_presentation_forms_stretched_words_and_controls_become_plain_letters() 
 
 
 def test_letters_are_put_in_the_order_of_their_places_and_marks_after_their_letters() -> None:
-    text = "ברשא\u05c1\u05b4ית"  # as a font whose glyphs hold a letter with its marks makes PDFium give it
+    text = "ברשא\u05c1\u05b4ית"  # as PDFium returns it for a font whose glyphs combine a letter with its marks
     lefts = {0: 70, 1: 60, 2: 45, 3: 50, 4: 41, 5: 43, 6: 30, 7: 20}
     rights = {0: 80, 1: 70, 2: 47, 3: 60, 4: 43, 5: 45, 6: 40, 7: 30}
 

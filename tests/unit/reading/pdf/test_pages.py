@@ -1,4 +1,4 @@
-"""A document that is too much for the process that reads it fails by the page, with a reason, and nothing else does."""
+"""A document that overwhelms its reader process fails page by page, with a reason, and affects nothing else."""
 
 import os
 import re
@@ -30,8 +30,8 @@ HASTY = page_limits(timeout_s=1, memory_mb=2_000)
 
 @pytest.fixture(autouse=True, scope="module")
 def _children_end() -> Iterator[None]:
-    child.close_idle()  # of tests before
-    child_process._servers.clear()  # of a stack that a test used in this process
+    child.close_idle()  # of earlier tests
+    child_process._servers.clear()  # of a stack that an earlier test used in this process
     yield
     child.close_idle()
 
@@ -46,14 +46,14 @@ def refusal(act: Callable[[], object]) -> UnitError:
 def readers() -> list[psutil.Process]:
     observed = []
     for process in psutil.Process().children():
-        with suppress(psutil.Error):  # others' may have ended
+        with suppress(psutil.Error):  # other processes may have ended
             observed += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
     return observed
 
 
 @pytest.fixture
 def with_bomb(tmp_path: Path) -> Path:
-    """Three pages; the second one is a bomb."""
+    """Write three pages. The second one is a bomb."""
     path = tmp_path / "three.pdf"
     bomb = bombs.nested_forms_sheet(first=7)
     path.write_bytes(pdf_bytes([Sheet(shown("one", 72, 700)), bomb, Sheet(shown("three", 72, 700))]))
@@ -149,16 +149,16 @@ def test_a_signal_for_all_processes_of_a_worker_fails_no_page(tmp_path: Path) ->
 
 
 def test_a_child_ends_with_its_parent_even_while_it_is_stuck() -> None:
-    write_end, read_end = os.pipe()
+    read_end, write_end = os.pipe()
     stuck = "import sys, re; from pipeline.reading.sandbox.child_main import _end_with; _end_with(int(sys.argv[1]))\n"
-    stuck += "print(flush=True); re.match('(a+)+$', 'a' * 60 + 'b')"  # holds on to Python for ever
+    stuck += "print(flush=True); re.match('(a+)+$', 'a' * 60 + 'b')"  # never releases the GIL
     with subprocess.Popen(
-        [sys.executable, "-c", stuck, str(write_end)], pass_fds=[write_end], stdout=subprocess.PIPE
+        [sys.executable, "-c", stuck, str(read_end)], pass_fds=[read_end], stdout=subprocess.PIPE
     ) as process:
-        os.close(write_end)
+        os.close(read_end)
         assert process.stdout
         process.stdout.readline()
-        os.close(read_end)
+        os.close(write_end)
         assert process.wait(60) == -signal.SIGIO
 
 
@@ -168,7 +168,7 @@ def test_a_killed_child_is_replaced_and_after_a_second_kill_the_page_waits(tmp_p
 
     def kill(times: int) -> bool:
         for process in readers():
-            has_picture = process.memory_info().rss > 80_000_000  # it has the picture
+            has_picture = process.memory_info().rss > 80_000_000  # it has decoded the picture
             if has_picture and len(killed) < times and process.pid not in killed:
                 process.kill()
                 killed.append(process.pid)

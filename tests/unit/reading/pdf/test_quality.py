@@ -102,7 +102,7 @@ def test_text_where_nothing_is_seen_gives_way_to_recognition(tmp_path, fake_ocr,
 
 @pytest.mark.parametrize("hidden", [b"3 Tr\n", b"1 1 1 rg\n"], ids=["invisible over what is seen", "white on black"])
 def test_hidden_text_where_something_is_seen_is_taken(tmp_path, fake_ocr, hidden):
-    # Bars for the letters of a scan; on a black ground they would be letters in white.
+    # Bars stand for the letters of a scan. On a black ground they would be white letters.
     bars = b"0 0 0 rg " + b"".join(b"%d %d 3 9 re f\n" % (x, 720 - 14 * n) for n in range(5) for x in range(72, 500, 9))
     seen = bars if b"Tr" in hidden else b"0 0 0 rg 0 0 612 792 re f\n"
     assert "pump house" in converted(tmp_path / "a.pdf", seen + hidden + shown_lines(ENGLISH))
@@ -115,7 +115,7 @@ def test_a_font_with_letters_for_other_letters_gives_way_to_recognition(tmp_path
 
 
 def numbered(order):
-    """Numbers of glyphs: as they stand in most fonts, or as programs number those that a text uses."""
+    """Return numbers of glyphs: as in most fonts, or as programs number the used glyphs of a text."""
     letters = [chr(code) for code in range(32, 127)]
     if order == "of use":
         letters = list(dict.fromkeys("".join(ENGLISH)))

@@ -12,7 +12,7 @@ FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier"}
 
 @pytest.fixture
 def page(tmp_path):
-    """Opens a page of these drawing commands, with fonts F1, B, I and M, and reads its text layer."""
+    """Read the text layer of a page of these drawing commands, with fonts F1, B, I and M."""
 
     def read(content, extra="", objects=(), box="0 0 600 800"):
         path = tmp_path / "a.pdf"

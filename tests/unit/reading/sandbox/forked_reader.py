@@ -16,7 +16,7 @@ from pipeline.reading.text.text_files import read_file
 
 
 def children() -> set[int]:
-    """The processes that read for this one."""
+    """Return the ids of this process's readers."""
     return {
         process.pid
         for process in psutil.Process().children()

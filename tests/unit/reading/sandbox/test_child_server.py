@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not child_process.FORKS, reason="children are fo
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Popen]:
-    """A server that this process uses, whose parent has a secret."""
+    """Start a server for this process, from a parent with a secret."""
     monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__API_KEY", "sk-secret")
     monkeypatch.setattr(child_process, "_servers", [])
     child.close_idle()
@@ -48,7 +48,7 @@ def readers(server: psutil.Popen) -> list[psutil.Process]:
 
 
 def started() -> list[psutil.Process]:
-    """The readers that this process has started itself."""
+    """Return the readers that this process has started itself."""
     processes = psutil.Process().children()
     return [
         process
@@ -68,7 +68,7 @@ def test_children_share_the_servers_modules_and_no_descriptors_or_secrets_of_cal
     assert "some words" in read(tmp_path)
     assert "some words" in read(tmp_path)
     (reader,) = readers(server)
-    assert server.num_threads() == 1, "a fork has the thread alone that makes it"
+    assert server.num_threads() == 1, "the server has threads, which its forks would lose"
     opened = descriptors(reader)
     assert all(where.startswith("pipe:") or where == os.devnull for where in opened.values()), opened
     assert not set(opened.values()) & set(descriptors(server).values()) - {os.devnull}
@@ -98,13 +98,13 @@ def test_when_the_server_is_killed_its_children_go_on_and_the_next_is_started(
 ) -> None:
     read(tmp_path)
     (reader,) = readers(server)
-    child_process.use_server(tmp_path / "readers.sock")  # without patience
+    child_process.use_server(tmp_path / "readers.sock")  # without waiting
     server.kill()
     wait_until(lambda: reader.ppid() != server.pid, 60, "the server is gone")
     assert "some words" in read(tmp_path)
-    assert not started(), "by the child that was there"
+    assert not started(), "a new child was started"
     reader.kill()
-    with suppress(UnitError):  # whether the task had begun when it died is chance
+    with suppress(UnitError):  # the task may or may not have started before the death
         read(tmp_path)
     assert "some words" in read(tmp_path)
     assert started()
@@ -114,4 +114,4 @@ def test_the_server_ends_with_the_process_that_started_it(server: psutil.Popen, 
     read(tmp_path)
     server.stdin.close()
     assert server.wait(60) == 0
-    assert "some words" in read(tmp_path), "by the child that was there"
+    assert "some words" in read(tmp_path), "the existing child does not read on"

@@ -1,4 +1,4 @@
-"""Tags of audio files are read by a child process, whatever they claim and unpack to."""
+"""A child process reads the tags of audio files, whatever they claim and unpack to."""
 
 import zlib
 from pathlib import Path

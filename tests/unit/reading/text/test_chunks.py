@@ -1,4 +1,4 @@
-"""Chunks know their place: offsets, page, headings; and no text takes for ever."""
+"""Chunks have their place: offsets, page and headings. No text takes unbounded time."""
 
 import time
 

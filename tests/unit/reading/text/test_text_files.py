@@ -1,4 +1,4 @@
-"""Every kind of file becomes text or is clearly refused, whatever it does to the process that reads it."""
+"""Every kind of file becomes text or is clearly refused, whatever it does to its reader process."""
 
 import os
 import signal
@@ -189,7 +189,7 @@ def test_entities_neither_multiply_nor_show_files_of_this_machine(tmp_path: Path
         packed(tmp_path / f"{kind}.docx", inside)
         written(tmp_path / f"{kind}.xml", text + feed.format("&e;" * count))
     for path in sorted(tmp_path.glob("*.*")):
-        with suppress(UnitError):  # refusing it is as good
+        with suppress(UnitError):  # a refusal is as good
             content = read(path).text
             assert "nobody may read" not in content
             assert len(content) < 100_000
@@ -204,7 +204,7 @@ def test_more_text_or_markup_or_bytes_than_allowed_is_refused(tmp_path: Path):
 
 @pytest.fixture
 def slow_file(tmp_path: Path) -> Path:
-    """A file that takes many seconds and much memory."""
+    """Write a file that takes many seconds and much memory."""
     return written(tmp_path / "slow.html", "<html>" + "<table><tr><td>x" * 400_000)
 
 
@@ -227,7 +227,7 @@ def test_what_is_not_wanted_any_more_is_killed(slow_file: Path):
 def running_children() -> list[psutil.Process]:
     pids = []
     for process in psutil.Process().children():
-        with suppress(psutil.Error):  # others' may have ended
+        with suppress(psutil.Error):  # other processes may have ended
             pids += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
     return pids
 

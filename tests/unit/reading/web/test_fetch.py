@@ -1,4 +1,4 @@
-"""Fetching stays outside of our network, and ends: whatever the server, the name server or the address do."""
+"""Fetching never enters our network, and always ends, whatever the server, the name server or the address do."""
 
 import gzip
 import ipaddress
@@ -20,7 +20,7 @@ from tests.support.web_server import Request, WebServer, redirect
 
 LIMITS = FetchLimits(max_bytes=100_000, timeout_s=10)
 LOCAL = [ipaddress.ip_network("127.0.0.1/32")]
-"""Where the test's server is; every other address is refused as in earnest."""
+"""The address of the test's server. All others follow the real rules."""
 
 NAMES = {"site.test": ["127.0.0.1"], "other.test": ["127.0.0.1"], "inside.test": ["10.0.0.7"], "six.test": ["::1"]}
 
@@ -147,7 +147,7 @@ def test_a_name_is_resolved_once_so_a_later_answer_has_no_effect(server: WebServ
     server.pages["/"] = redirect("/again")
     error = failure(server.url("/"), resolve=rebinding)
     assert error.code == "address_refused"
-    assert names == ["site.test", "site.test"]  # Once for each connection, and the connection went where that said.
+    assert names == ["site.test", "site.test"]  # once for each connection, which uses that address
     assert len(server.seen) == 1
 
 

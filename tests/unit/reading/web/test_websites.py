@@ -1,4 +1,4 @@
-"""Web pages and sitemaps become text; a sitemap leads nowhere else and ends."""
+"""Web pages and sitemaps become text. A sitemap stays on its site, and ends."""
 
 import gzip
 import ipaddress
