@@ -5,5 +5,6 @@ from pipeline.storage.context import Context
 
 
 def get_context() -> Context:
-    """The context of this process, whose database has this version's schema."""
+    """Return the context of this process, after migrating an embedded database to this version's schema. Raises
+    `UserError`."""
     return owner().context

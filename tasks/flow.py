@@ -411,8 +411,7 @@ def summary(settled: Settled, unit: str) -> str:
 
 
 def expect(*following: Place) -> None:
-    """Mark these places as waiting, because a chain or chord, not a launch, is about to send their messages. A launch
-    then sends none."""
+    """Mark these places as waiting, so that no launch sends their messages: a chain or chord is about to do so."""
     places = Places(get_context().redis)
     for place in following:
         places.wait(place)

@@ -56,14 +56,13 @@ def announced(
     outcome: str = "",
     outcomes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Register the events of a model's rows; return the last element of its `__table_args__`. `columns`: the columns
-    that events carry."""
+    """Register the events of a model's rows; return the last element of its `__table_args__`."""
     KINDS[kind] = Announced(flow, kind, states, columns, outcome, tuple(outcomes))
     return {"info": {_INFO: KINDS[kind]}}
 
 
 def word(state: IntEnum | StrEnum) -> str:
-    """Return a state's name in events: its value, or the lower-case name of a numbered state."""
+    """Return a state's name in events: its value, or if numbered its lower-case name."""
     return state.value if isinstance(state, StrEnum) else state.name.lower()
 
 

@@ -112,8 +112,7 @@ class Tries:
 
     @classmethod
     def of(cls, session: Session) -> "Tries":
-        """Return the claims of the session's transaction; empty and unconnected if `Database.run` does not repeat
-        it."""
+        """Return the claims of the session's transaction; a new, empty object if `Database.run` does not repeat it."""
         tries = session.info.get(cls.KEY)
         return tries if isinstance(tries, cls) else cls()
 

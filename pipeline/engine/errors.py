@@ -48,7 +48,8 @@ class Health:
     """Whether the provider answers a free question, although its breaker opened several times in a row."""
 
     def blames_unit(self, released_s_ago: float | None) -> bool:
-        """Whether the unit is at fault: another call succeeded during this one, or since the unit's last release."""
+        """Whether the unit is at fault: the provider answers a free question, or another call succeeded during this
+        one, or since the unit's last release."""
         if self.answers:
             return True
         if self.worked_s_ago is None:

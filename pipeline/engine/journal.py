@@ -29,7 +29,8 @@ def listens() -> bool:
 
 
 def claimed(session: Session, work: str, scope: Any, rows: Sequence[Any], by: str) -> None:
-    """Note a claim of units of a scope. `by`: the column that identifies them for people, such as `page`."""
+    """Note for the log, which is written after the commit, a claim of units of a scope. `by`: the column that
+    identifies them for people, such as `page`."""
     if listens() and rows:
         known = {} if by in {"id", "created_at"} else {by: [getattr(row, by) for row in rows[:MAX_IDS]]}
         named = _named(row.id for row in rows)
@@ -39,7 +40,8 @@ def claimed(session: Session, work: str, scope: Any, rows: Sequence[Any], by: st
 def moved(
     session: Session, table: Table, kind: str, cause: StrEnum, changes: Mapping[Any, Any], ids: Iterable[Any]
 ) -> None:
-    """Note that rows took the event `cause`. `changes`: the new state by the old."""
+    """Note for the log, which is written after the commit, that rows took the event `cause`. `changes`: the new state
+    by the old."""
     level = logging.INFO if announced.of(table) else logging.DEBUG
     if not _levels.isEnabledFor(level) or not (named := _named(ids)):
         return

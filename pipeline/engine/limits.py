@@ -10,8 +10,8 @@ MAX_LIMIT = 1_000_000_000
 
 
 def parse_windows(text: str) -> list[Window]:
-    """Parse limits separated by commas, such as `10/s, 100000 tokens/min`; an empty text has none. Raises `ValueError`,
-    also for more than `MAX_WINDOWS`."""
+    """Parse limits separated by commas, such as `10/s, 100000 tokens/min`; an empty text has none. Raises
+    `ValueError`."""
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     if len(parts) > MAX_WINDOWS:
         raise ValueError(f"{len(parts)} limits are too many: a queue has at most {MAX_WINDOWS}")

@@ -139,13 +139,13 @@ def of_fields(prefix: str, own: BaseModel, help_of: Mapping[str, str]) -> dict[s
 
 
 def with_changes(own: Section, live_values: Iterable["Value"]) -> Section:
-    """Return a copy of a section of the settings with its live changes; without any, the section itself."""
+    """Return a copy of a section of the settings with its live changes."""
     changed = {value.key.partition(".")[2]: value.value for value in live_values if not value.is_default}
     return own.model_copy(update=changed) if changed else own
 
 
 def stored(session: Session) -> dict[str, str]:
-    """All rows: key → JSON."""
+    """Return all rows of `system_settings`, as JSON by key."""
     return dict(session.execute(select(SystemSetting.key, SystemSetting.value)).all())
 
 
@@ -234,7 +234,7 @@ def bump(tx: Tx) -> None:
 
 
 def put(tx: Tx, key: str, value: Any) -> None:
-    """Write one row, with `value` as JSON, and raise the rows' version."""
+    """Write one row, with `value` as JSON, and raise the version."""
     bump(tx)
     # An upsert, since several processes may write at once.
     upsert(tx, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": tx.now}])

@@ -66,7 +66,6 @@ class Machine(Generic[State, Event]):
 
     def move(self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any) -> int:
         """Move the rows that match `where` and may take `event`, with further column `values`; return their number.
-        Ignores rows that may not.
 
         One UPDATE compares and sets: of two callers, one wins and the other gets 0.
         """

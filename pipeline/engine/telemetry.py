@@ -30,7 +30,8 @@ _providers: dict[int, Any] = {}
 
 
 def begin(process: str) -> Any | None:
-    """Start to export traces from this process; return the provider of tracers, or None without a collector.
+    """Start to export traces from this process; return the provider of tracers, or None without a collector or the
+    extra `otel`.
 
     Call it in the process itself: threads do not survive a fork. `process`: its role, such as `api`.
     """

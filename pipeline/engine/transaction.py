@@ -42,7 +42,7 @@ class Dispatch:
         self.news.setdefault(flow, {}).update(dict.fromkeys(map(str, rows)))
 
     def wake_in(self, flow: str, wait_s: float) -> None:
-        """Request a wake-up of the flow in `wait_s` seconds."""
+        """Request a wake-up of the flow in `wait_s` seconds; the earliest request counts."""
         self.wakes_s[flow] = min(wait_s, self.wakes_s.get(flow, wait_s))
 
     def add(self, other: "Dispatch") -> None:

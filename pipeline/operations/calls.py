@@ -52,8 +52,8 @@ def show(caller: Caller, call_id: int) -> CallView:
 
 @operation(Scope.READ)
 def stats(caller: Caller, by: By | str = By.PROVIDER, **which: Unpack[Which]) -> list[CallStats]:
-    """Return figures of each group of calls, most calls first; days and hours in order of time. `by`: how to group.
-    `which`: fields of `CallFilter`."""
+    """Return figures of each group of calls, most calls first; days and hours in order. `which`: fields of
+    `CallFilter`."""
     return record.stats(caller.context, CallFilter(**which), By(by))
 
 

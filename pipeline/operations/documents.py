@@ -98,7 +98,7 @@ def watch(
     `changes_only`: skip the current state unless it is final, and yield a document only when its status or its page
     counts change, not for progress or workers alone. While no worker runs, `no_worker` is set; the first time, a
     `NoWorkerWarning` follows. Calls `idle` about once a second. Raises `TimeoutError` after `timeout_s` seconds, and
-    `UnknownDocument`, also for a document that is deleted meanwhile.
+    `UnknownDocument`, also after a deletion.
     """
     context = owner().context
     seen: dict[str, Document] = {}
@@ -176,7 +176,8 @@ def submit_upload(
 ) -> Document:
     """Submit an uploaded file, a private copy in the upload folder, after a child process has inspected it.
 
-    Raises the errors of `submit`, and `Refused` (429, 503) during too many other inspections.
+    Raises `UserError`; `Refused` for an unknown model (422), beyond the quota of pages (429), or during too many other
+    inspections (429, 503).
     """
     context, options = caller.context, options or Options()
     caller.check_model(options.provider, options.model)
@@ -245,7 +246,7 @@ reasons, search = reads(reasoning.reasons), reads(searching.search)
 
 @operation(Scope.READ)
 def explained(caller: Caller, documents: Collection[Document]) -> list[Document]:
-    """Return these documents, each with `reason` set: why it waits, failed or is paused; None without a reason."""
+    """Return these documents, each with `reason` set: why it waits, failed or is paused."""
     known = reasoning.reasons(caller.context, documents)
     return [replace(document, reason=known.get(document.id)) for document in documents]
 
@@ -294,7 +295,7 @@ def cancel(caller: Caller, document_id: str) -> Document:
 @operation(Scope.WRITE)
 def pause(caller: Caller, document_id: str, by: str = "") -> Document:
     """Finish the pages under way and start no others; a split or merge starts over. `by`: the name shown as the
-    requester. Raises `IllegalTransition` for a document at rest."""
+    requester. Raises `IllegalTransition` at rest."""
     return _document(service.pause(caller.context, document_id, by or caller.key_name))
 
 

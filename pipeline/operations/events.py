@@ -123,15 +123,14 @@ def after_if_possible(caller: Caller, seq: int) -> list[Event]:
 
 @operation(Scope.READ)
 def progress_from(caller: Caller) -> str:
-    """Return the id of the newest entry in the stream of progress, from which `progress` continues. Raises
-    `RedisError`."""
+    """Return the position of the newest entry in the stream of progress, for `progress`. Raises `RedisError`."""
     return live.last_id(caller.context.redis)
 
 
 @operation(Scope.READ)
 def progress(caller: Caller, position: str, wait_s: float) -> list[tuple[str, dict[str, str]]]:
-    """Return the entries of progress after a position, as (position, fields). Waits up to `wait_s` seconds for the
-    first entry; empty without one. Raises `RedisError`."""
+    """Return progress after a position, as (position, fields). Waits up to `wait_s` seconds for the first entry. Raises
+    `RedisError`."""
     return list(live.read(caller.context.redis, position, wait_s))
 
 
@@ -167,7 +166,7 @@ def subscribe(
 ) -> "Subscription":
     """Call `handler` with each event of `follow`, in a thread, until the subscription is closed.
 
-    Logs exceptions of the handler and continues. Raises the errors of `follow`.
+    Logs exceptions of the handler and continues. Raises `EventsGone` or `UserError`.
     """
     return Subscription(handler, _begin(after), _wanted(flow, types, scope_id))
 

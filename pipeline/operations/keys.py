@@ -29,8 +29,7 @@ def _create(context: Context, name: str, scope: Scope = Scope.WRITE, expires_day
 
 
 def _account(context: Context, name_or_id: str, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Return the statement of a key's account: today's balance, open reservations, newest charges. Raises `UserError`
-    unless exactly one key has that name or id."""
+    """Return the statement of a key's account. Raises `UserError` unless exactly one key has that name or id."""
     return accounts.statement(context, api_keys.find(context, name_or_id).id, limit=limit, before=before)
 
 
@@ -40,5 +39,5 @@ create, revoke = acts(_create, Scope.ADMIN), acts(api_keys.revoke, Scope.ADMIN)
 
 @operation(Scope.READ)
 def own_account(caller: Caller, *, limit: int = 50, before: int | None = None) -> Statement:
-    """Return the statement of the caller's own account: today's balance, open reservations, newest charges."""
+    """Return the statement of the caller's own account."""
     return accounts.statement(caller.context, caller.id, limit=limit, before=before)

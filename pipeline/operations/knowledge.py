@@ -116,17 +116,17 @@ def add_files(base_id: str, paths: _Path | Iterable[_Path]) -> Added:
 
 
 def add_urls(base_id: str, urls: str | Iterable[str]) -> Added:
-    """Add web pages, or one."""
+    """Add one web page or several."""
     return add(base_id, [Source(ItemType.URL, url=url) for url in _several(urls)])
 
 
 def add_sitemaps(base_id: str, urls: str | Iterable[str]) -> Added:
-    """Add sitemaps, or one, each with all of its pages as one item."""
+    """Add one sitemap or several, each with all of its pages as one item."""
     return add(base_id, [Source(ItemType.SITEMAP, url=url) for url in _several(urls)])
 
 
 def add_notes(base_id: str, texts: str | Iterable[str]) -> Added:
-    """Add notes, or one, in Markdown."""
+    """Add one note or several, in Markdown."""
     return add(base_id, [Source(ItemType.NOTE, text=text) for text in _several(texts)])
 
 

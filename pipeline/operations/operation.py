@@ -41,7 +41,7 @@ def operation(
     scope: Scope, *, spends: bool = False
 ) -> Callable[[Callable[Concatenate[Caller, P], R]], Operation[P, R]]:
     """Return a decorator that makes an `Operation` of `function(caller, …)`. `spends`: it may cause calls to AI
-    services, so `by` checks the caller's cap."""
+    services."""
 
     def wrap(function: Callable[Concatenate[Caller, P], R]) -> Operation[P, R]:
         return Operation(function, scope, spends=spends)

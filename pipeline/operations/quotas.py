@@ -59,18 +59,17 @@ class Quotas:
             self._not_before = time.monotonic() + _AWAY_S
 
     def take_request(self, caller: str) -> None:
-        """Count one request of this caller. Raises `Refused` (429) beyond its rate."""
+        """Count one request of this caller. Raises `Refused` (429)."""
         self.take(f"requests:{caller}", Rate(self.settings.requests_per_min, 60))
 
     def take_upload(self, caller: str, megabytes: int) -> None:
-        """Count megabytes that this caller uploads, or that Penstock fetches for it. Raises `Refused` (429) beyond its
-        quota."""
+        """Count megabytes that this caller uploads, or that Penstock fetches for it. Raises `Refused` (429)."""
         limit = self.settings.upload_mb_per_hour
         what = f"more than {limit} MB in an hour"
         self.take(f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", what=what)
 
     def take_pages(self, caller: str, count: int) -> None:
-        """Count pages to convert for this caller. Raises `Refused` (429) beyond its quota."""
+        """Count pages to convert for this caller. Raises `Refused` (429)."""
         limit = self.settings.pages_per_day
         what = f"more than {limit} pages in a day"
         self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", what=what)
@@ -80,7 +79,7 @@ class Quotas:
         self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:
-        """Raise `OverCap` (429) if this caller has spent its cap today, by this server's clock. Blocks.
+        """Raise `OverCap` (429) if this caller has spent its cap today, by this server's clock. Waits for the database.
 
         The transaction that admits work checks again, with the work's estimate.
         """

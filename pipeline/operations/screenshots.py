@@ -58,7 +58,8 @@ def ingest(
     window_title: str = "",
     at: datetime | None = None,
 ) -> Intake:
-    """Ingest a frame: a copy of a file, or bytes. `at`: the time of its capture.
+    """Ingest a frame: a copy of a file, or bytes. `at`: the time of its capture. The result says why a frame is not
+    stored, such as `duplicate` or `excluded`.
 
     Without `at` it is the file's time, or now for bytes. So a file that is added twice is a duplicate.
     """
@@ -78,7 +79,7 @@ def ingest_upload(
 ) -> Intake:
     """Ingest an uploaded file, a private copy, after a child process has inspected it. `name`: its name in errors.
 
-    Raises the errors of `ingest`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
+    Raises `UserError`, `UnitError`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
     """
     with a_child(caller):
         taken = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)

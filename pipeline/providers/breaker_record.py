@@ -74,8 +74,7 @@ def profile_digest(profile: ProviderProfile) -> str:
 
 
 def write(tx: Tx, name: str, until: int, reason: str, profile: str = "") -> None:
-    """Record that a breaker opened until `until` (epoch ms), or with 0 that it closed, together with the newest call on
-    record."""
+    """Record that a breaker opened until `until` (epoch ms), or with 0 that it closed."""
     live.bump(tx)  # locks out other writers: their next read includes this record
     newest = tx.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
     rows = live.stored(tx)

@@ -34,8 +34,7 @@ class _Calls:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in the loop of this process's calls, and wait for its result; interrupting the waiting thread
-    cancels it."""
+    """Run a coroutine in this process's loop, and return its result; interrupting the waiting thread cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
     try:
         return future.result()

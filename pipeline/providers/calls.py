@@ -292,7 +292,7 @@ def summary(context: Context, which: CallFilter = CallFilter(), by: By = By.PROV
 
 
 def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, float]:
-    """Return the cost of the calls on record for these documents, runs or items."""
+    """Return the cost of the calls on record by document, run or item; leave out ids without calls."""
     which = (CALLS.c.flow == flow, CALLS.c.scope_id.in_(scope_ids))
     query = select(CALLS.c.scope_id, func.sum(CALLS.c.cost)).where(*which).group_by(CALLS.c.scope_id)
     with context.db.read() as session:

@@ -53,7 +53,7 @@ def all_gates(context: Context) -> list[Gate]:
 
 def breaker(context: Context, name: str) -> Breaker:
     """Return a breaker by its name, `provider:capability`, created once per process: creation asks Redis four times.
-    Raises `KeyError` for an unknown provider; see `require_breaker`."""
+    Raises `KeyError` for an unknown provider."""
     key = ("breaker", name)
     if key not in context.cache:
         profile = context.settings.providers[name.partition(":")[0]]
@@ -111,10 +111,8 @@ def _in_force(context: Context, values: list[live.Value]) -> dict[str, live.Valu
 
 
 def publish_defaults(context: Context) -> None:
-    """Publish this worker's limits as the fleet's defaults when it starts; the latest worker's defaults apply.
-
-    So processes whose settings differ agree on the gates.
-    """
+    """Publish this worker's limits as the fleet's defaults when it starts, so that processes whose settings differ
+    agree on the gates; the latest worker's defaults apply. Unless it is keyless, also `close_after_changes`."""
     known = context.gates.live_settings
     shared = {queue.limits_setting for queue in context.gates.queues.values()}
     own = {key: live.default for key, live in known.items() if key.startswith(("queue.", "provider.")) or key in shared}

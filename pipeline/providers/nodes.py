@@ -260,7 +260,7 @@ class Nodes:
         return self.error(message, kind=ErrorKind.TRANSIENT, code="timeout")
 
     def _explained(self, error: UnitError, what: str) -> UnitError:
-        """Return the session's error in the words of this provider, with a kind that decides about a retry."""
+        """Return the session's error in the words of this provider."""
         kind = error.kind
         if isinstance(error, JobFailed):
             if error.code in _NO_NODE_CODES:

@@ -97,7 +97,8 @@ def queues(context: Context) -> list[QueueView]:
 
 
 def queue(context: Context, name: str) -> QueueView:
-    """Return a queue with a gate. Raises `UserError` for an unknown queue, and the errors of `queues`."""
+    """Return a queue with a gate. Raises `UserError` for an unknown queue; `UserError` or `RedisError` if Redis is
+    down."""
     context.gates.require(name)
     require_online(context)
     gates.sync(context)
@@ -105,13 +106,13 @@ def queue(context: Context, name: str) -> QueueView:
 
 
 def breakers(context: Context) -> list[BreakerState]:
-    """Return all breakers. Raises the errors of `queues`."""
+    """Return all breakers. Raises `UserError` or `RedisError` if Redis is down."""
     require_online(context)
     return [gates.breaker(context, name).inspect() for name in context.gates.breakers]
 
 
 def breaker(context: Context, name: str) -> BreakerState:
-    """Return one breaker. Raises `UserError` for an unknown breaker, and the errors of `queues`."""
+    """Return one breaker. Raises `UserError` for an unknown breaker; `UserError` or `RedisError` if Redis is down."""
     require_online(context)
     return gates.require_breaker(context, name).inspect()
 

@@ -59,7 +59,7 @@ class Opening:
 def opening(
     calls: Sequence[RecentCall], profile: ProviderProfile, quota_reset: Callable[[datetime], datetime], now: datetime
 ) -> Opening | None:
-    """Decide whether to open a provider's breaker.
+    """Decide whether to open a provider's breaker; None: leave it.
 
     `calls`: those since it last opened or closed, newest first by their end.
     """

@@ -182,7 +182,7 @@ class Settings(_Sources):
     def section(self, name: str, kind: type[Section]) -> Section:
         """Return the settings of a flow that is not a field here: `PENSTOCK_<NAME>__…` and the table `[name]`.
 
-        Reads them on the first call, then keeps them. Raises the errors of reading settings.
+        Reads them on the first call, then keeps them. Raises `UnreadableSettingsError` or `ValidationError`.
         """
         if name not in self._sections:
             fields: dict[str, Any] = {name: (kind, Field(default_factory=kind))}
@@ -315,12 +315,12 @@ class Settings(_Sources):
 
     @property
     def view_dir(self) -> Path:
-        """Pictures of pages for people; missing ones are rendered again."""
+        """The folder of pictures of pages for people; missing pictures are rendered again."""
         return self.data_dir / "views"
 
     @property
     def answer_dir(self) -> Path:
-        """Paid answers that are not yet in the database."""
+        """The folder of paid answers that are not yet in the database."""
         return self.data_dir / "answers"
 
 

@@ -96,7 +96,8 @@ class RedisUrl:
 
     @property
     def celery(self) -> str:
-        """The URL for Celery, as broker and result backend. Celery takes TLS and sentinel options as settings.
+        """The URL for Celery, with the password, as broker and result backend. Celery takes TLS and sentinel options as
+        settings.
 
         Each of several sentinels has the credentials: Celery uses those of the sentinel that it contacts.
         """

@@ -21,14 +21,14 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # wildcard ad
 
 
 def address_of(api: ApiSettings, host: str, port: int) -> str:
-    """Return the address of an API that listens there; for a wildcard address, this machine's own."""
+    """Return the URL of an API that listens there; for a wildcard address, by this machine's own."""
     own = _EVERYWHERE.get(host, host)
     shown = f"[{own}]" if ":" in own else own
     return f"{'https' if api.tls_certificate else 'http'}://{shown}:{port}{api.prefix}"
 
 
 def api_address(api: ApiSettings) -> str:
-    """Return the API's address by these settings."""
+    """Return the API's URL by these settings."""
     return address_of(api, api.host, api.port)
 
 

@@ -319,7 +319,7 @@ class About:
 
 
 def about(context: Context) -> About:
-    """Return the facts about this installation, after running the quick checks."""
+    """Return the facts about this installation, with the quick checks."""
     settings = context.settings
     return About(
         version("penstock"),

@@ -77,5 +77,5 @@ def usable(context: Context, key_id: str) -> KeyView | None:
 
 
 def is_still_usable(context: Context, key_id: str) -> bool:
-    """Whether a once usable key is still usable; assumed while the database is unavailable."""
+    """Whether a once usable key is still usable; True while the database is unavailable."""
     return bool(_KEYS.still_usable(context, [key_id]))

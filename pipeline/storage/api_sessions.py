@@ -51,7 +51,7 @@ def authenticate(context: Context, secret: str) -> tuple[str, KeyView] | None:
 
 
 def is_still_usable(context: Context, session_id: str) -> bool:
-    """Whether a once usable session is still usable; assumed while the database is unavailable."""
+    """Whether a once usable session is still usable; True while the database is unavailable."""
     return bool(_SESSIONS.still_usable(context, [session_id]))
 
 

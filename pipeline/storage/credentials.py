@@ -138,7 +138,7 @@ class Credentials(Generic[View]):
         return credential
 
     def still_usable(self, context: Context, ids: Collection[str]) -> set[str]:
-        """Return those of these once usable credentials that still are; all while the database is unavailable."""
+        """Return the ids among these whose credentials are still usable; all while the database is unavailable."""
         now = context.db.now()
         try:
             credentials = self.of_ids(context, ids)

@@ -18,7 +18,7 @@ _PART = re.compile(f"[{CJK}]+|{_LETTER}+")
 
 
 def ranks(items: Iterable[int]) -> dict[int, int]:
-    """Return the ranks of the items, from 1."""
+    """Return the rank of each item, from 1."""
     return {item: rank for rank, item in enumerate(items, 1)}
 
 

@@ -23,5 +23,5 @@ _PLAIN = _Plain()
 
 
 def plain(text: str) -> str:
-    """Return a text, which must be case-folded, without accents; `æ` and the like become two letters."""
+    """Return a case-folded text without accents; `æ` becomes two letters."""
     return text if text.isascii() else text.translate(_PLAIN)

@@ -69,7 +69,8 @@ class Statement:
 
 
 def statement(context: Context, owner: str, limit: int, before: int | None = None) -> Statement:
-    """Return the account of a caller, by its key's id. `before`: only charges recorded before this one."""
+    """Return the account of `owner`, a key's id: today's balance, the newest open reservations, and the newest charges
+    of any day. `before`: only charges with a lower id."""
     now = context.db.now()
     own = select(RESERVATIONS).where(RESERVATIONS.c.owner == owner, accounts.counts(now))
     open_ = own.order_by(RESERVATIONS.c.id.desc()).limit(limit)

@@ -46,7 +46,7 @@ class RefusingConsumer(Consumer, ABC):
         return self._limit_task(request, bucket, tokens)
 
     def stop_consuming(self, queue: str) -> None:
-        """Stop consuming a queue."""
+        """Stop consuming a queue; a BRPOP under way may still bring one message."""
         callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
         late = callbacks[queue]
         self.task_consumer.cancel_by_queue(queue)
