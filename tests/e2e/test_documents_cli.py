@@ -64,7 +64,7 @@ def test_the_views_of_a_document_show_its_pages_and_texts(cli: Cli) -> None:
     assert "This is page 1" in text.out
 
 
-def test_pages_are_found_by_their_words(cli: Cli) -> None:
+def test_pages_are_searched_by_their_words(cli: Cli) -> None:
     document = convert(cli)
 
     def hits() -> Any:

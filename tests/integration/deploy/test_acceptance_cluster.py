@@ -1,4 +1,4 @@
-"""The commands of deploy/acceptance/docker-compose.yml, run without Docker: three masters are joined."""
+"""The commands of deploy/acceptance/docker-compose.yml without Docker: they join three masters to a cluster."""
 
 import os
 import subprocess
@@ -22,19 +22,19 @@ JOIN = [word.replace("$$", "$") for word in SERVICES["join"]["command"]]
 
 @pytest.fixture
 def ports() -> Iterator[list[int]]:
-    """Of three servers, started by the masters' command."""
+    """The ports of three servers that the masters' command has started."""
     with ExitStack() as stack:
-        found = []
+        started = []
         for name in MASTERS:
             folder, port = short_folder(), _free_port()
             command = [find_server(), *SERVICES[name]["command"][1:], "--port", str(port), "--bind", "127.0.0.1"]
             server = subprocess.Popen([*command, "--dir", str(folder)], stdout=subprocess.DEVNULL)
             stack.callback(server.wait)
             stack.callback(server.kill)
-            found.append(port)
-        for port in found:
+            started.append(port)
+        for port in started:
             wait_until(lambda port=port: answers(port), 60, "the server answers")
-        yield found
+        yield started
 
 
 def answers(port: int) -> bool:
@@ -45,11 +45,11 @@ def answers(port: int) -> bool:
             return False
 
 
-def test_three_masters_become_a_cluster_that_a_second_run_leaves_alone(tmp_path: Path, ports: list[int]) -> None:
+def test_three_masters_become_a_cluster_that_a_second_run_does_not_change(tmp_path: Path, ports: list[int]) -> None:
     redis_cli = Path(find_server()).with_name("redis-cli")
     if not redis_cli.exists():
         pytest.skip("no redis-cli beside redis-server")
-    # Names and addresses of Docker's network, on this machine.
+    # Resolve the names and addresses of Docker's network on this machine.
     address = "; ".join(
         f"s/-h {name}/-h 127.0.0.1 -p {port}/; s/10.0.0.{port}:6379/127.0.0.1:{port}/"
         for name, port in zip(MASTERS, ports, strict=True)
@@ -63,6 +63,6 @@ def test_three_masters_become_a_cluster_that_a_second_run_leaves_alone(tmp_path:
     with RedisCluster(port=ports[0], host="127.0.0.1") as client:
         assert len(client.get_primaries()) == 3
         client.mset_nonatomic({f"key-{number}": number for number in range(30)})
-        again = subprocess.run(JOIN, env=environment, check=True, capture_output=True, text=True, timeout=120)
-        assert "--cluster" not in again.stdout
+        second_run = subprocess.run(JOIN, env=environment, check=True, capture_output=True, text=True, timeout=120)
+        assert "--cluster" not in second_run.stdout
         assert client.dbsize(target_nodes=RedisCluster.PRIMARIES) == 30

@@ -1,4 +1,4 @@
-"""The commands and scripts of the Compose file, run on real servers without Docker."""
+"""The commands and scripts of the Compose file on real servers, without Docker."""
 
 import os
 import re
@@ -35,12 +35,12 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Of programs: `tmp_path` comes first."""
+    """A PATH on which the test's own programs come first."""
     (tmp_path / "redis-server").symlink_to(find_server())
     return f"{tmp_path}:{os.environ['PATH']}"
 
 
-def test_redis_asks_for_the_password_and_shows_it_to_nobody(tmp_path: Path, path: str) -> None:
+def test_redis_requires_the_password_and_does_not_show_it(tmp_path: Path, path: str) -> None:
     port = free_port()
     program(tmp_path / "docker-entrypoint.sh", f'exec "$@" --port {port} --bind 127.0.0.1 --dir {tmp_path}')
     command = [word.replace("$$", "$") for word in SERVICES["redis"]["command"]]
@@ -50,11 +50,11 @@ def test_redis_asks_for_the_password_and_shows_it_to_nobody(tmp_path: Path, path
                 wait_until(lambda: answers(client), 60, "Redis answers")
                 with pytest.raises(AuthenticationError):
                     stranger.ping()
-                kept = client.config_get("appendonly") | client.config_get("maxmemory-policy")
-                assert set(kept.values()) == {"yes", "noeviction"}
-            said = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-            assert f"--port {port}" in said or f":{port}" in said
-            assert PASSWORD not in said
+                config = client.config_get("appendonly") | client.config_get("maxmemory-policy")
+                assert set(config.values()) == {"yes", "noeviction"}
+            processes = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+            assert f"--port {port}" in processes or f":{port}" in processes
+            assert PASSWORD not in processes
         finally:
             server.kill()
 
@@ -66,7 +66,7 @@ def answers(client: Redis) -> bool:
         return False
 
 
-def test_penstock_s_own_role_can_migrate_and_is_no_superuser(postgres: Postgres) -> None:
+def test_penstock_s_own_role_can_migrate_and_is_not_a_superuser(postgres: Postgres) -> None:
     socket = re.search(r"host=(.+)$", postgres.url("postgres"))
     assert socket
     environment = {
@@ -84,20 +84,20 @@ def test_penstock_s_own_role_can_migrate_and_is_no_superuser(postgres: Postgres)
         assert current(database)
     finally:
         database.dispose()
-    with psycopg.connect(url, autocommit=True) as mine:
+    with psycopg.connect(url, autocommit=True) as connection:
         facts = "SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication FROM pg_roles WHERE rolname = current_user"
-        assert mine.execute(facts).fetchone() == (False, False, False, False)
+        assert connection.execute(facts).fetchone() == (False, False, False, False)
         with pytest.raises(InsufficientPrivilege):
-            mine.execute("COPY (SELECT 1) TO PROGRAM 'true'")
+            connection.execute("COPY (SELECT 1) TO PROGRAM 'true'")
         with pytest.raises(InsufficientPrivilege):
-            mine.execute("SELECT pg_read_file('/etc/hostname')")
+            connection.execute("SELECT pg_read_file('/etc/hostname')")
     with psycopg.connect(postgres.url("postgres")) as superuser:
         hashes = dict(superuser.execute("SELECT rolname, rolpassword FROM pg_authid WHERE rolcanlogin").fetchall())
     assert hashes["postgres"] is None
     assert hashes["penstock"].startswith("SCRAM-SHA-256")
 
 
-def test_pinned_images_stand_in_env_and_the_rest_of_it_stays(tmp_path: Path) -> None:
+def test_pin_images_writes_digests_to_env_and_keeps_its_other_lines(tmp_path: Path) -> None:
     (tmp_path / "deploy").mkdir()
     script = tmp_path / "deploy" / "pin-images"
     script.write_bytes((ROOT / "deploy" / "pin-images").read_bytes())
@@ -123,25 +123,27 @@ def test_pinned_images_stand_in_env_and_the_rest_of_it_stays(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_the_gateway_is_asked_for_its_health_as_it_listens(tmp_path: Path, redis_url: str, with_tls: bool) -> None:
+def test_the_health_check_of_the_gateway_follows_its_tls_setting(
+    tmp_path: Path, redis_url: str, with_tls: bool
+) -> None:
     folder, port = short_folder(), free_port()
     own = {"PENSTOCK_REDIS_URL": redis_url, "PENSTOCK_GATEWAY__PORT": str(port)}
     if with_tls:
-        found, key = certificate(tmp_path)
-        own |= {"PENSTOCK_GATEWAY__TLS_CERTIFICATE": str(found), "PENSTOCK_GATEWAY__TLS_KEY": str(key)}
+        cert, key = certificate(tmp_path)
+        own |= {"PENSTOCK_GATEWAY__TLS_CERTIFICATE": str(cert), "PENSTOCK_GATEWAY__TLS_KEY": str(key)}
     cli = Cli(folder, tmp_path, environment(folder, **own))
     _, *command = [word.replace("8485", str(port)) for word in SERVICES["gateway"]["healthcheck"]["test"]]
     command[0] = sys.executable
 
-    def asked() -> subprocess.CompletedProcess[str]:
+    def health_check() -> subprocess.CompletedProcess[str]:
         env = environment(folder, **own)
         return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
     try:
-        assert asked().returncode == 1, "nothing listens yet"
+        assert health_check().returncode == 1, "nothing listens yet"
         gateway = cli.start("gateway")
         gateway.wait_for("gateway.started")
-        healthy = asked()
+        healthy = health_check()
         assert healthy.returncode == 0, healthy.stderr + gateway.output
     finally:
         cli.kill_everything()

@@ -19,12 +19,12 @@ def redis(redis_url: str) -> Iterator["Redis"]:
 def at_once(count: int, act: Callable[[int], bool]) -> list[bool]:
     barrier = Barrier(count)
 
-    def one(number: int) -> bool:
+    def acquire(number: int) -> bool:
         barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(acquire, range(count)))
 
 
 def test_simultaneous_requests_never_get_more_leases_than_the_limit(redis: "Redis") -> None:

@@ -1,4 +1,4 @@
-"""What waits and why, what failed, and who works: over all flows, from rows and gates."""
+"""The overview over all flows: waiting units with their reasons, failures, and workers."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ def _work(context: Context, *queues: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_what_may_be_claimed_waits_and_what_is_claimed_is_told_by_worker(context: Context, name: str) -> None:
+def test_claimable_units_wait_and_claimed_units_are_counted_by_worker(context: Context, name: str) -> None:
     units, flow = FACTORIES[name](context, 3), next(flow for flow in flows() if flow.name == name.partition(".")[0])
     before = sum(kind.count for kind in flow.waiting(context))
     assert before >= units.count
@@ -57,7 +57,7 @@ def test_what_may_be_claimed_waits_and_what_is_claimed_is_told_by_worker(context
 
 
 def _claim(context: Context, work: Work, units: Units) -> Any:
-    """One unit for a process of the worker's pool."""
+    """Claim a unit for a process of the worker's pool."""
     owner = Owner("ai@desk:43:1f09ab", "m1")
     return context.db.run(lambda tx: kernel.claim_next(tx, work, work.lock(tx, units.scope), owner))
 
@@ -83,7 +83,7 @@ def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(con
     assert (paused.words, paused.until) == ("vision.p is paused by an operator: “invoices first”", None)
 
 
-def test_what_is_tried_again_and_what_is_paused_do_not_count_for_a_queue(context: Context) -> None:
+def test_retries_and_paused_pages_have_their_own_reasons(context: Context) -> None:
     _work(context, "cpu")
     document = insert_document(context, pages=[WAITING, WAITING, PageStatus.RETRYING])
     due = context.db.now() + timedelta(minutes=3)
@@ -157,10 +157,10 @@ def test_pages_are_counted_by_minute_over_the_last_hour(context: Context, monkey
     assert sum(counted.values()) == 4
     assert sum(minute.failed for minute in minutes) == 1
     attempts(1, "completed")
-    assert sum(minute.finished for minute in overview.overview(context).minutes) == 5, "what came late is seen"
+    assert sum(minute.finished for minute in overview.overview(context).minutes) == 5, "a late page is counted"
 
 
-def test_a_worker_tells_of_itself_and_its_claims_are_its_jobs(context: Context) -> None:
+def test_a_worker_is_listed_with_its_facts_and_its_claims(context: Context) -> None:
     Presence(context.redis).renew(
         "cpu@desk:42:1f09ab", 60, facts={"slots": 2, "queues": ["cpu"], "since_ms": 1_795_341_600_000}
     )

@@ -1,4 +1,4 @@
-"""What `penstock convert` refuses before there is a document."""
+"""Refusals of `penstock convert` before it creates a document."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,7 +23,7 @@ from pipeline.standalone.demand import Demand
 from pipeline.storage.context import Context
 
 
-def test_a_provider_that_the_workers_do_not_know_is_refused_before_there_is_a_document(
+def test_a_provider_unknown_to_the_workers_is_refused_before_the_document_is_created(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.pdf"

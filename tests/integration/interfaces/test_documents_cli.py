@@ -1,4 +1,4 @@
-"""`penstock documents` without a stack: its list, and files of the same name in it."""
+"""`penstock documents` without a stack: its list, and documents of the same name."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def listed(*arguments: str) -> list[str]:
     return [document["id"] for document in json.loads(penstock(*arguments, "--json").stdout)]
 
 
-def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_path: Path) -> None:
+def test_documents_of_the_same_name_are_distinguished_and_lists_are_filtered(context: Context, tmp_path: Path) -> None:
     ids = {}
     for folder in ("north", "south"):
         (tmp_path / folder).mkdir()
@@ -39,7 +39,7 @@ def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_p
     assert north[:4] == [ids["north"].id, "report.pdf", "PENDING", str(tmp_path / "north")]
 
     sent = insert_document(context, DocumentStatus.FAILED, filename="Invoice 7.pdf")
-    assert "FOLDER" not in penstock("list", "--name", "invoice").stdout, "it was uploaded"
+    assert "FOLDER" not in penstock("list", "--name", "invoice").stdout, "the document was uploaded"
     assert listed("list", "--name", "INVOICE") == [sent]
     assert listed("list", "--status", "failed", "--state", "paused") == [sent]
     assert listed("--status", "failed", "--name", "report") == []

@@ -1,4 +1,4 @@
-"""`penstock events`, and reasons beside live settings, as people use them."""
+"""`penstock events`, and the reasons that `penstock settings` shows."""
 
 import json
 

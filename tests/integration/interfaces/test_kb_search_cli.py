@@ -1,4 +1,4 @@
-"""`penstock kb search` as people use it."""
+"""`penstock kb search`."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def shown(*arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_what_is_found_is_shown_with_its_place(filled: Context) -> None:
+def test_hits_are_shown_with_their_places(filled: Context) -> None:
     text = kb_search("sea", "lantern").output
     for part in ("1.00", "sea.md", "page 1, One > Two", "The lantern of the sea.", "are lexical"):
         assert part in text
@@ -43,7 +43,7 @@ def test_what_is_found_is_shown_with_its_place(filled: Context) -> None:
     assert "Nothing found." in kb_search("sea", "land", "unheard").output
 
 
-def test_bases_and_options_choose_what_is_searched(filled: Context) -> None:
+def test_bases_and_options_limit_the_search(filled: Context) -> None:
     assert {hit["base_name"] for hit in shown("sea", "land", "lantern")["hits"]} == {"sea", "land"}
     assert {hit["base_name"] for hit in shown("--all", "lantern")["hits"]} == {"sea", "land"}
     assert shown("--all", "lantern", "--type", "url")["hits"] == []
@@ -53,10 +53,10 @@ def test_bases_and_options_choose_what_is_searched(filled: Context) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["lantern"], ["sea", "--all", "lantern"], ["sea", "x", "--min-score", "2"], []])
-def test_what_cannot_be_meant_is_refused(context: Context, arguments: list[str]) -> None:
+def test_invalid_search_options_are_refused(context: Context, arguments: list[str]) -> None:
     assert kb_search(*arguments).exit_code == 2
 
 
-def test_a_base_that_is_not_there_is_named(context: Context) -> None:
+def test_an_unknown_base_is_named(context: Context) -> None:
     result = kb_search("nowhere", "lantern")
     assert "nowhere" in str(result.exception)

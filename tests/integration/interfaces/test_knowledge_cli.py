@@ -1,4 +1,4 @@
-"""`penstock kb …` as people use it, where nothing runs: what is shown and refused, and with which exit codes."""
+"""`penstock kb …` without workers: its output, its refusals and its exit codes."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_base_is_created_listed_edited_and_deleted_by_its_name(context: Context)
     assert isinstance(CliRunner().invoke(app, ["kb", "show", "handbooks"]).exception, knowledge.UnknownBase)
 
 
-def test_what_is_wrong_with_the_usage_says_so(base: str, tmp_path: Path) -> None:
+def test_wrong_usage_of_kb_is_explained(base: str, tmp_path: Path) -> None:
     for arguments in (
         ("edit", base),
         ("add", base, ""),
@@ -59,7 +59,7 @@ def test_what_is_wrong_with_the_usage_says_so(base: str, tmp_path: Path) -> None
         assert CliRunner().invoke(app, ["kb", *wrong]).exception.code == "usage"  # type: ignore[union-attr]
 
 
-def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why(base: str, tmp_path: Path) -> None:
+def test_add_takes_files_addresses_and_notes_and_explains_failures(base: str, tmp_path: Path) -> None:
     (tmp_path / "one.md").write_text("# One")
     (tmp_path / "link.md").symlink_to(tmp_path / "one.md")
     done = penstock(
@@ -103,7 +103,7 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
     ]
 
 
-def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_path: Path) -> None:
+def test_adding_a_folder_again_reports_new_changed_and_missing_files(base: str, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     (folder / "deeper").mkdir(parents=True)
     for name in ("a.md", "b.md", "c.md", "deeper/e.md"):
@@ -126,7 +126,7 @@ def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_pa
     assert "4 unchanged, 1 hidden: left out." in penstock("add", base, folder, "--keep-gone").output
 
 
-def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:
+def test_an_item_is_shown_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:
     first, second = (add_item(context, base, position=number) for number in (1, 2))
     failed = add_item(context, base, ItemStatus.FAILED, position=3, error="It is [bold]broken[/bold].\x1b[31m")
     now = penstock("item", second).output
@@ -147,7 +147,7 @@ def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(con
     assert wanted == [failed]
 
 
-def test_queue_shows_orphans_which_can_be_recovered_or_given_up(context: Context, base: str) -> None:
+def test_the_queue_shows_orphans_which_can_be_recovered_or_dismissed(context: Context, base: str) -> None:
     stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now())
     add_item(context, base, position=2)
     assert shown("status")["per_base_queue"] == {base: 1}
@@ -159,11 +159,11 @@ def test_queue_shows_orphans_which_can_be_recovered_or_given_up(context: Context
     assert len(shown("recover", base)) == 2
     assert "1 orphan given up" in penstock("dismiss", base, stuck).output
     assert shown("item", stuck)["error"] == "Interrupted"
-    # The other one was begun, and a message is on its way.
+    # The other item has started, and its message is on its way.
     assert "No orphans" in penstock("dismiss", base).output
 
 
-def test_wait_with_nothing_to_wait_for_says_how_it_ended(context: Context, base: str) -> None:
+def test_wait_without_open_items_reports_the_outcome(context: Context, base: str) -> None:
     assert "0 items of 0 can be searched" in penstock("wait", base).output
     add_item(context, base, ItemStatus.FAILED, progress=30)
     assert "1 item failed" in penstock("wait", base, code=1).output
@@ -171,7 +171,7 @@ def test_wait_with_nothing_to_wait_for_says_how_it_ended(context: Context, base:
     assert shown("wait", base, code=3) == {"states": {"completed": 1, "failed": 1}, "progress": 100}
 
 
-def test_check_finds_what_is_left_over(context: Context, base: str) -> None:
+def test_check_reports_leftovers(context: Context, base: str) -> None:
     assert "Complete: nothing is left over or missing" in penstock("check").output
     add_item(context, base, ItemStatus.COMPLETED, admitted_at=context.db.now())
     assert shown("check", code=1)["admitted_at_rest"] == 1

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes is true, complete, described, and there though half the system is away."""
+"""Metrics for Prometheus: correct, complete, described, and served while Redis or the database is away."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def busy(context: Context) -> Context:
-    """Something of everything: work, calls, limits in use, a pause, an open breaker, workers, a sweep, a node."""
+    """A context with work, calls, used limits, a pause, an open breaker, workers, a sweep and a node."""
     document = insert_document(context, pages=[PageStatus.PENDING, PageStatus.COMPLETED], provider="p")
     now = context.db.now()
     rows = [
@@ -105,13 +105,13 @@ def value(samples: Samples, name: str, /, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def test_a_busy_system_says_what_it_does(busy: Context) -> None:
+def test_metrics_of_a_busy_system_have_the_expected_values(busy: Context) -> None:
     metrics = samples(families(busy))
     assert value(metrics, "penstock_up", part="database") == value(metrics, "penstock_up", part="redis") == 1
     units = {"flow": "documents", "kind": "pages"}
     assert value(metrics, "penstock_units", state="PENDING", **units) == 1
     assert value(metrics, "penstock_units", state="COMPLETED", **units) == 1
-    assert value(metrics, "penstock_units", state="FAILED", **units) == 0, "a state without rows is there"
+    assert value(metrics, "penstock_units", state="FAILED", **units) == 0, "a state without rows has a sample"
     by = {"flow": "documents", "provider": "p", "capability": "vision"}
     assert value(metrics, "penstock_ai_calls_total", status="ok", **by) == 2
     assert value(metrics, "penstock_ai_calls_total", status="transient", **by) == 1
@@ -119,7 +119,7 @@ def test_a_busy_system_says_what_it_does(busy: Context) -> None:
     assert value(metrics, "penstock_ai_cost_total", **by) == 0.75
     took = {"provider": "p", "capability": "vision"}
     name = "penstock_ai_call_duration_seconds"
-    assert value(metrics, f"{name}_bucket", le="0.25", **took) == 0, "the one that failed was quick, and does not count"
+    assert value(metrics, f"{name}_bucket", le="0.25", **took) == 0, "the failed call was quick, and does not count"
     assert (
         value(metrics, f"{name}_bucket", le="0.5", **took) == value(metrics, f"{name}_bucket", le="320.0", **took) == 1
     )
@@ -152,8 +152,8 @@ def test_a_busy_system_says_what_it_does(busy: Context) -> None:
     assert value(metrics, "process_resident_memory_bytes") > 0
 
 
-def test_counters_neither_begin_anew_nor_go_back(busy: Context) -> None:
-    """A new process of the API reads what the last one read, also after retention and after the cursor moved."""
+def test_counters_never_decrease_or_restart(busy: Context) -> None:
+    """A new process of the API continues the counters, even after pruning and after the cursor has moved."""
 
     def counters() -> dict[Any, float]:
         counter_families = {
@@ -171,7 +171,7 @@ def test_counters_neither_begin_anew_nor_go_back(busy: Context) -> None:
 
 
 class TestFiles:
-    """What ships with the metrics names no metric that is not there."""
+    """Documentation, alerts and dashboard name only existing metrics."""
 
     @pytest.fixture
     def families(self, busy: Context) -> dict[str, Metric]:
@@ -229,7 +229,7 @@ class TestFiles:
 
     @pytest.fixture
     def queries(self) -> list[str]:
-        """Every expression of the alert rules and of the dashboard."""
+        """All expressions of the alert rules and the dashboard."""
         rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
         dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
         alerts = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
@@ -248,7 +248,7 @@ class TestFiles:
         # Prometheus itself adds `job` and `instance`.
         assert not [(name, chosen) for name, chosen in named if chosen - labels[name] - {"job", "instance"}]
 
-    def test_values_that_queries_choose_by_are_real(self, families: dict[str, Metric], queries: list[str]) -> None:
+    def test_label_values_in_queries_exist(self, families: dict[str, Metric], queries: list[str]) -> None:
         chosen = {
             (key, label_value)
             for query in queries
@@ -263,7 +263,7 @@ class TestFiles:
         }
         assert chosen - known <= {("status", "5xx")}
 
-    def test_alerts_are_rules_as_prometheus_reads_them(self) -> None:
+    def test_alerts_are_valid_prometheus_rules(self) -> None:
         rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
         flat = [rule for group in rules["groups"] for rule in group["rules"]]
         assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in flat)
@@ -274,7 +274,7 @@ class TestFiles:
         assert all((ROOT / "deploy/prometheus" / name).exists() for name in config["rule_files"])
         assert {job["metrics_path"] for job in config["scrape_configs"]} == {"/metrics"}
 
-    def test_the_dashboard_is_one_that_grafana_reads(self) -> None:
+    def test_the_dashboard_is_valid_for_grafana(self) -> None:
         dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
         panels = dashboard["panels"]
         assert [panel["title"] for panel in panels if panel["type"] == "row"] == [
@@ -292,7 +292,7 @@ class TestFiles:
 
 
 class TestAway:
-    """What cannot be read is missing, and everything else is served in time."""
+    """Metrics of an unreachable source are missing, and all others are served in time."""
 
     def test_without_redis_the_database_is_served(self, context: Context, redis_server: RedisServer) -> None:
         def scraped() -> Samples:
@@ -320,20 +320,20 @@ class TestAway:
 
 
 class TestPart:
-    """A source is read once at a time, is not waited for long, and rests after it was slow."""
+    """A source has one read at a time, a short wait, and a rest after a slow read."""
 
     @pytest.fixture
-    def gone_on(self) -> Iterator[threading.Event]:
+    def proceed(self) -> Iterator[threading.Event]:
         event = threading.Event()
         yield event
         event.set()
 
-    def test_a_read_that_hangs_is_not_waited_for_and_no_other_begins(self, gone_on: threading.Event) -> None:
+    def test_a_hanging_read_is_neither_awaited_nor_repeated(self, proceed: threading.Event) -> None:
         reads: list[int] = []
 
         def read() -> list[Metric]:
             reads.append(1)
-            gone_on.wait(60)
+            proceed.wait(60)
             return [Gauge("penstock_x", "X.")]
 
         part = Part("slow", read)
@@ -341,30 +341,30 @@ class TestPart:
             part.begin()
             assert part.families(0.01) is None
         assert len(reads) == 1
-        gone_on.set()
+        proceed.set()
         assert part.families(10) is not None
         part.begin()
         assert part.families(0) is not None
-        assert len(reads) == 1, "what was read is kept for a while"
+        assert len(reads) == 1, "the last values are kept for a while"
 
-    def test_one_that_is_closed_is_waited_for_says_nothing_and_reads_no_more(self, gone_on: threading.Event) -> None:
+    def test_closing_a_source_waits_for_its_read_and_ends_it(self, proceed: threading.Event) -> None:
         reads: list[int] = []
 
         def read() -> list[Metric]:
             reads.append(1)
-            gone_on.wait(60)
-            raise OSError("what it reads from is closed")
+            proceed.wait(60)
+            raise OSError("the source is closed")
 
         part = Part("closed", read)
         part.begin()
         with capture_logs() as logs:
             part.close(0.01)
-            gone_on.set()
+            proceed.set()
             part.close(10)
             part.begin()
         assert (part.families(0), len(reads), logs) == (None, 1, [])
 
-    def test_one_that_raises_is_away_and_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_source_that_raises_is_unavailable_and_read_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pipeline.interfaces.metrics.part.KEPT_S", 0)
         answers: list[list[Metric]] = []
 
@@ -379,7 +379,7 @@ class TestPart:
         assert part.families(10) == []
 
 
-def test_what_labels_hold_can_be_printed_and_is_not_long() -> None:
+def test_label_values_are_printable_and_short() -> None:
     assert label("a\x00b\nc") == "a\ufffdb\ufffdc"
     assert len(label("x" * 1000)) == 100
     assert label(7) == "7"

@@ -1,4 +1,4 @@
-"""`penstock music …` as people use it."""
+"""`penstock music …`."""
 
 import json
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_runs_are_listed_and_shown_with_what_they_cost(context: Context) -> None
     assert (shown_run["outcome"], shown_run["figures"]["calls"], shown_run["figures"]["cost"]) == ("stopped", 0, 0)
 
 
-def test_show_finds_by_number_id_and_title_and_lists(context: Context) -> None:
+def test_show_takes_a_number_an_id_or_a_title(context: Context) -> None:
     penstock("sync")
     for reference in ("3", "s000002", "Song 2", "artist 2 - song 2"):
         assert shown("show", reference)["title"] == "Song 2"  # type: ignore[index]
@@ -109,7 +109,7 @@ def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]
     penstock(*arguments, code=2)
 
 
-def test_search_before_any_run_says_what_to_do(context: Context) -> None:
+def test_search_before_the_first_run_says_what_to_do(context: Context) -> None:
     assert "penstock music sync" in penstock("search", "calm").output
     add_songs(context, 2)
     output = penstock("search", "song 2").output
@@ -124,7 +124,7 @@ class TestWithoutProvider:
     def settings_env(self) -> dict[str, str]:
         return {}
 
-    def test_sync_and_search_lead_on_and_a_song_without_tags_is_called_by_its_file(
+    def test_sync_and_search_name_the_next_command_and_a_song_without_tags_is_named_by_its_file(
         self, context: Context, tmp_path: Path
     ) -> None:
         folder = tmp_path / "songs"

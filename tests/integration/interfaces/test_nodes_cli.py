@@ -1,4 +1,4 @@
-"""`penstock nodes`, `jobs` and `dlq` as people use them."""
+"""`penstock nodes`, `penstock jobs` and `penstock dlq`."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def state(context: Context) -> NodeStateDriver:
-    """An instance with a node that does a job."""
+    """An instance with a node that works on a job."""
     driver = NodeStateDriver(context)
     driver.instance("a", nodes=1, sessions=1)
     token = tokens.create(context, "desk", TokenKind.NODE)[1]
@@ -71,7 +71,7 @@ def test_tokens_are_made_listed_and_revoked(context: Context) -> None:
     assert "revoked" in penstock("nodes", "tokens", "list").stdout
 
 
-def test_tokens_that_make_no_sense_are_refused(context: Context) -> None:
+def test_invalid_tokens_are_refused(context: Context) -> None:
     assert refused("nodes", "tokens", "revoke", "nobody").code == "unknown_token"
     for wrong in (["x", "--kind", "owner"], ["x", "--node", "a b"], ["x", "--kind", "session", "--node", "a"], ["\t"]):
         assert refused("nodes", "tokens", "create", *wrong).code == "usage"
@@ -90,7 +90,7 @@ def test_nodes_are_listed_shown_and_drained(state: NodeStateDriver) -> None:
     assert refused("nodes", "drain", "x").code == refused("nodes", "show", "x").code == "unknown_node"
 
 
-def test_who_throws_a_node_out_is_told_whether_it_can_come_back(context: Context, state: NodeStateDriver) -> None:
+def test_revoking_a_node_says_whether_it_can_reconnect(context: Context, state: NodeStateDriver) -> None:
     message = penstock("nodes", "revoke", "n").stderr
     assert "not for this node alone" in message
     assert "penstock nodes tokens revoke" in message
@@ -111,7 +111,7 @@ def test_a_name_is_freed_when_its_node_has_gone(context: Context, state: NodeSta
     assert str(refused("nodes", "free", "rack-3")) == "no token has used the name rack-3"
 
 
-def test_the_status_says_what_there_is_and_what_to_do_about_what_is_not(context: Context) -> None:
+def test_the_status_counts_nodes_and_says_what_is_missing(context: Context) -> None:
     text = penstock("nodes", "status").stdout
     assert "`penstock gateway` runs one" in text
     assert "No jobs" in penstock("jobs", "list").stderr
@@ -147,7 +147,7 @@ def test_dead_letters_are_listed_replayed_and_dropped(context: Context, state: N
     assert refused("dlq", "drop", "a", letters["two"]).code == "unknown_letter"
 
 
-def test_a_gateway_that_anybody_could_reach_needs_a_token_first(context: Context) -> None:
+def test_a_gateway_reachable_from_other_machines_needs_a_token_first(context: Context) -> None:
     error = refused("gateway", "--host", "0.0.0.0", "--port", "0")
     assert error.code == "no_token"
     assert "penstock nodes tokens create" in str(error)
@@ -160,7 +160,7 @@ def test_the_doctor_warns_of_a_gateway_without_nodes(context: Context, state: No
     assert hint in CliRunner().invoke(app, ["doctor"]).output
 
 
-def test_a_certificate_that_is_none_is_said_in_a_sentence(
+def test_an_invalid_certificate_is_reported_in_a_sentence(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     junk = tmp_path / "junk.pem"
@@ -172,12 +172,12 @@ def test_a_certificate_that_is_none_is_said_in_a_sentence(
 
 
 class TestWithoutRedis:
-    """Nothing runs here: the embedded Redis is down."""
+    """Commands while the embedded Redis is down."""
 
     @pytest.fixture
     def redis_url(self) -> str:
         return ""
 
-    def test_it_says_how_to_start_it(self, context: Context) -> None:
+    def test_commands_say_how_to_start_the_gateway(self, context: Context) -> None:
         for command in (["nodes", "list"], ["jobs", "list"], ["dlq", "list"], ["nodes", "status"], ["gateway"]):
             assert "`penstock up` starts one" in str(refused(*command))

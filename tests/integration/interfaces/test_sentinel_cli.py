@@ -1,4 +1,4 @@
-"""What commands say where no sentinel knows a living master."""
+"""Messages of commands while no sentinel knows a living master."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ SECRET = "Zq9very"
 
 @pytest.fixture
 def redis_url() -> str:
-    """Two sentinels, both away."""
+    """The addresses of two sentinels that are down."""
     return f"sentinel://:{SECRET}@127.0.0.1:{free_port()},127.0.0.1:{free_port()}/0?master=m&sentinel_password={SECRET}"
 
 

@@ -1,4 +1,4 @@
-"""Ids may be shortened wherever a command takes one, as long as no other begins so."""
+"""Every command that takes an id accepts a prefix that no other id shares."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def refused(*arguments: str) -> str:
     return error.code
 
 
-def test_beginnings_of_ids_are_enough(context: Context, tmp_path: Path) -> None:
+def test_prefixes_of_ids_are_accepted(context: Context, tmp_path: Path) -> None:
     document = documents.submit(text_pdf(tmp_path / "a.pdf", [["one"]]))
     assert shown("documents", "show", document.id[:6])["id"] == document.id
     with context.db.transaction() as session:
@@ -50,11 +50,11 @@ def test_beginnings_of_ids_are_enough(context: Context, tmp_path: Path) -> None:
     assert shown("kb", "item", item[:6])["id"] == item
     assert shown("kb", "show", base[:6])["name"] == "manuals"
     other = add_base(context, base[:6])
-    assert shown("kb", "show", base[:6])["id"] == other, "a name before the beginning of an id"
+    assert shown("kb", "show", base[:6])["id"] == other, "a name takes precedence over a prefix of an id"
     assert refused("kb", "show", "x") == "unknown_base"
 
     key = api_keys.create(context, "me", api_keys.Scope.READ)[1]
-    assert refused("keys", "revoke", key.id[:3]) == "unknown_key", "too short for what may also be a name"
+    assert refused("keys", "revoke", key.id[:3]) == "unknown_key", "a prefix this short may also be a name"
     assert key.id in penstock("keys", "revoke", key.id[:6]).stderr
 
     endpoint = shown("webhooks", "create", "https://example.com/hook")["endpoint"]["id"]

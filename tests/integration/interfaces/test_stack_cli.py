@@ -1,4 +1,4 @@
-"""`penstock status` and `penstock doctor` know every flow."""
+"""`penstock status` and `penstock doctor` cover every flow."""
 
 import json
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ def test_status_has_the_figures_of_every_flow(context: Context) -> None:
     assert "song batches" in text
 
 
-def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Context) -> None:
+def test_doctor_names_every_flow_and_why_its_queues_are_closed(context: Context) -> None:
     queue_control.pause(context, "vision.ai", None, "invoice unpaid")
     with context.db.transaction() as session:
         row = {"key": "queue_concurrency", "value": "many", "updated_at": datetime.now(UTC)}
@@ -55,10 +55,12 @@ def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Conte
     assert "paused by an operator (invoice unpaid)" in checks["queue vision.ai"]["found"]
 
 
-def test_doctor_looks_at_the_gateway_once_there_is_a_token(context: Context) -> None:
+def test_doctor_checks_the_gateway_after_the_first_token(context: Context) -> None:
     assert not [check for check in shown("doctor", code=1) if check["name"] == "gateway"]
     tokens.create(context, "desk", tokens.TokenKind.NODE)
-    assert {check["name"]: check["result"] for check in shown("doctor", code=1)}["gateway"] == "warn", "nobody is there"
+    assert {check["name"]: check["result"] for check in shown("doctor", code=1)}["gateway"] == "warn", (
+        "no gateway is running"
+    )
     state = NodeStateDriver(context)
     state.instance("a", nodes=1, sessions=2)
     state.node("n", "a")

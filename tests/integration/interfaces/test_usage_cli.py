@@ -1,4 +1,4 @@
-"""Wrong usage ends with 2 wherever the program notices it; missing things end with 1."""
+"""Exit code 2 for wrong usage, wherever the program notices it, and 1 for missing things."""
 
 import sys
 
@@ -42,13 +42,13 @@ def test_wrong_usage_ends_with_two(context: Context, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "arguments", [("kb", "show", "nope"), ("documents", "show", "dead"), ("music", "show", "nope")]
 )
-def test_what_is_not_there_ends_with_one(
+def test_missing_things_end_with_one(
     arguments: tuple[str, ...], context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert code(monkeypatch, *arguments) == 1
 
 
-def test_a_format_that_is_not_written_is_refused_in_words(
+def test_an_unsupported_format_is_refused_in_words(
     context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code(monkeypatch, "convert", "x.pdf", "--format", "html")

@@ -30,7 +30,7 @@ from tests.support.samples import text_pdf
 
 D, C, F = DocumentStatus, PageStatus.COMPLETED, PageStatus.FAILED
 PAGES = 5
-"""How many pages a caller may have converted in a day."""
+"""The number of pages that a caller may convert in a day."""
 KEY = "key-1"
 
 
@@ -61,18 +61,18 @@ def submit(by: Caller, pdf: Path, **options: Any) -> documents.Document:
 
 
 def spent(context: Context, cost: float) -> None:
-    """The caller asked for something that cost so much."""
-    mine = insert_document(context, D.PARTIAL_FAILED, [C, F])
-    token = CALLER.set(KEY)  # as an interface does
-    documents.retry_failed.by(caller(context), mine)
+    """Record a request of the caller that cost this much."""
+    document_id = insert_document(context, D.PARTIAL_FAILED, [C, F])
+    token = CALLER.set(KEY)  # like an interface
+    documents.retry_failed.by(caller(context), document_id)
     CALLER.reset(token)
-    row = call_row("openai", context.db.now(), scope_id=mine, cost=cost, call_id=uuid4().hex)
+    row = call_row("openai", context.db.now(), scope_id=document_id, cost=cost, call_id=uuid4().hex)
     context.db.run(lambda session: traces.record(session, row))
 
 
 @dataclass(frozen=True)
 class Row:
-    """An operation: on a document in which state, how many pages it charges, and whether it spends."""
+    """An operation: the state of its document, the pages that it charges, and whether it spends."""
 
     act: Callable[[Caller, str], Any]
     status: DocumentStatus = D.PARTIAL_FAILED
@@ -86,16 +86,16 @@ MATRIX: dict[str, Row] = {
     "resume": Row(documents.resume.by, status=D.PAUSED, spends=True),
     "retry": Row(documents.retry.by, pages=2, spends=True),
     "retry_failed": Row(documents.retry_failed.by, pages=1, spends=True),
-    "retry_page": Row(lambda by, one: documents.retry_page.by(by, one, 1), pages=1, spends=True),
-    "remerge": Row(lambda by, one: documents.remerge.by(by, one, allow_partial=True)),
+    "retry_page": Row(lambda by, document_id: documents.retry_page.by(by, document_id, 1), pages=1, spends=True),
+    "remerge": Row(lambda by, document_id: documents.remerge.by(by, document_id, allow_partial=True)),
     "delete": Row(documents.delete.by),
-    "act: cancel": Row(lambda by, one: documents.act.by(by, Verb.CANCEL, [one]), status=D.PROCESSING),
-    "act: retry": Row(lambda by, one: documents.act.by(by, Verb.RETRY, [one]), pages=2, spends=True),
+    "act: cancel": Row(lambda by, document_id: documents.act.by(by, Verb.CANCEL, [document_id]), status=D.PROCESSING),
+    "act: retry": Row(lambda by, document_id: documents.act.by(by, Verb.RETRY, [document_id]), pages=2, spends=True),
     "status": Row(documents.status.by),
-    "several": Row(lambda by, one: documents.several.by(by, [one])),
+    "several": Row(lambda by, document_id: documents.several.by(by, [document_id])),
     "list": Row(lambda by, _: documents.list_documents.by(by)),
     "count": Row(lambda by, _: documents.count_documents.by(by, Filter())),
-    "page": Row(lambda by, one: documents.page.by(by, one, 1)),
+    "page": Row(lambda by, document_id: documents.page.by(by, document_id, 1)),
     "attempts": Row(documents.attempts.by),
     "layout": Row(documents.layout.by),
     "search": Row(lambda by, _: documents.search.by(by, "text")),
@@ -107,33 +107,33 @@ def row(request: pytest.FixtureRequest) -> Row:
     return MATRIX[request.param]
 
 
-def made(context: Context, row: Row) -> str:
+def insert_row(context: Context, row: Row) -> str:
     return insert_document(context, row.status, [C, F])
 
 
-def test_who_has_spent_enough_begins_nothing_that_costs_money(context: Context, row: Row) -> None:
+def test_a_caller_over_the_cap_starts_nothing_that_costs_money(context: Context, row: Row) -> None:
     spent(context, 1.25)
-    mine = made(context, row)
+    document_id = insert_row(context, row)
     if not row.spends:
-        row.act(caller(context), mine)
+        row.act(caller(context), document_id)
         return
     with pytest.raises(OverCap, match=r"1\.25"):
-        row.act(caller(context), mine)
-    assert document(context, mine).status == row.status
-    row.act(Caller(context), mine)  # for the owner of this machine, no account pays
+        row.act(caller(context), document_id)
+    assert document(context, document_id).status == row.status
+    row.act(Caller(context), document_id)  # no account pays for the owner of this machine
 
 
-def test_pages_that_are_converted_again_are_charged_once_they_are_accepted(context: Context, row: Row) -> None:
-    mine, by, quotas = made(context, row), caller(context), Quotas(context)
+def test_retried_pages_are_charged_when_they_are_accepted(context: Context, row: Row) -> None:
+    document_id, by, quotas = insert_row(context, row), caller(context), Quotas(context)
     quotas.take_pages(KEY, PAGES - row.pages)
     if row.pages:
         quotas.take_pages(KEY, 1)
-        with suppress(Refused):  # with many documents, it is the reason why one is skipped
-            row.act(by, mine)
-        assert document(context, mine).status == row.status
+        with suppress(Refused):  # a bulk action skips the document with this reason
+            row.act(by, document_id)
+        assert document(context, document_id).status == row.status
         quotas.give_back_pages(KEY, 1)
-    row.act(by, mine)
-    assert not row.pages or document(context, mine).status != row.status
+    row.act(by, document_id)
+    assert not row.pages or document(context, document_id).status != row.status
     with pytest.raises(Refused, match="5 pages in a day"):
         quotas.take_pages(KEY, 1)
 
@@ -154,15 +154,15 @@ def test_an_upload_is_charged_by_its_pages_and_gives_them_back_if_it_is_refused(
     submit(by, pdf, fresh=True, page_range="1")
 
 
-def test_only_models_that_the_configuration_names_unless_an_administrator_asks(context: Context, pdf: Path) -> None:
+def test_only_administrators_choose_models_that_the_configuration_does_not_name(context: Context, pdf: Path) -> None:
     writer, admin = caller(context), caller(context, Scope.ADMIN)
-    mine = insert_document(context, D.PARTIAL_FAILED, [C, F], "openai")
+    document_id = insert_document(context, D.PARTIAL_FAILED, [C, F], "openai")
     chosen = {"provider": "openai", "model": "o9-most-expensive"}
     for act in (
         lambda by: submit(by, pdf, **chosen),
-        lambda by: documents.retry.by(by, mine, model="o9"),
-        lambda by: documents.retry_failed.by(by, mine, model="o9"),
-        lambda by: documents.retry_page.by(by, mine, 2, model="o9"),
+        lambda by: documents.retry.by(by, document_id, model="o9"),
+        lambda by: documents.retry_failed.by(by, document_id, model="o9"),
+        lambda by: documents.retry_page.by(by, document_id, 2, model="o9"),
     ):
         with pytest.raises(Refused) as error:
             act(writer)
@@ -172,15 +172,15 @@ def test_only_models_that_the_configuration_names_unless_an_administrator_asks(c
     assert submit(admin, pdf, **chosen).model == "o9-most-expensive"
 
 
-def test_many_are_acted_on_one_by_one_and_what_cannot_be_says_why(context: Context) -> None:
+def test_a_bulk_action_acts_on_each_document_and_says_why_it_skips_one(context: Context) -> None:
     waits, done = insert_document(context, D.PENDING, []), insert_document(context, D.COMPLETED, [C])
     broken, partly = insert_document(context, D.FAILED, []), insert_document(context, D.PARTIAL_FAILED, [C, F])
     by = caller(context)
     count, skipped = documents.act.by(by, Verb.PAUSE, [waits, done, "0" * 16])
-    assert (count, [one.id for one in skipped]) == (1, [done, "0" * 16])
+    assert (count, [entry.id for entry in skipped]) == (1, [done, "0" * 16])
     assert document(context, waits).paused_by == "mine"
     assert documents.act.by(by, Verb.REMERGE, [partly])[1][0].id == partly
     assert documents.act.by(by, Verb.REMERGE, [partly], allow_partial=True) == (1, [])
-    assert documents.act.by(by, Verb.RETRY_FAILED, [broken]) == (1, []), "what failed as a whole begins anew"
-    states = [document(context, one).status for one in (waits, done, broken, partly)]
+    assert documents.act.by(by, Verb.RETRY_FAILED, [broken]) == (1, []), "a document that failed as a whole starts anew"
+    states = [document(context, document_id).status for document_id in (waits, done, broken, partly)]
     assert states == [D.PAUSED, D.COMPLETED, D.PENDING, D.READY_TO_MERGE]

@@ -1,4 +1,4 @@
-"""Who may do what with knowledge bases, whichever interface they come by, and what is charged."""
+"""Scopes and charges of operations on knowledge bases, for all interfaces."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -49,7 +49,7 @@ def caller(context: Context, scope: Scope | None = Scope.WRITE, *, spent: bool =
     return Caller(context, "key", "key", scope, has_key=True, quotas=quotas)
 
 
-def test_a_search_is_paid_for_where_a_provider_made_the_vectors_and_it_asks_for_meaning(context: Context) -> None:
+def test_a_search_by_meaning_over_vectors_of_a_provider_is_charged(context: Context) -> None:
     paid, free = add_base(context, "paid"), add_base(context, "free", provider="local", model="")
     Driver(context).completed(paid, "The filter is changed monthly.")
     Driver(context).completed(free, "The filter is changed weekly.")
@@ -62,37 +62,37 @@ def test_a_search_is_paid_for_where_a_provider_made_the_vectors_and_it_asks_for_
     assert knowledge.search.by(caller(context, Scope.READ), paid, "filter").hits
 
 
-def test_only_models_that_the_configuration_names_make_vectors_unless_an_administrator_asks(context: Context) -> None:
+def test_only_administrators_choose_models_of_vectors_that_the_configuration_does_not_name(context: Context) -> None:
     writer, base = caller(context), add_base(context)
     for options in ({"provider": "emb", "model": "o9"}, {"model": "o9"}):
-        for who, may in ((writer, False), (caller(context, Scope.ADMIN), True)):
-            for ask in (lambda by, given: knowledge.create_base.by(by, str(given), **given), _edit(base)):
+        for member, may in ((writer, False), (caller(context, Scope.ADMIN), True)):
+            for ask in (lambda by, options: knowledge.create_base.by(by, str(options), **options), _edit(base)):
                 if may:
-                    ask(who, options)
+                    ask(member, options)
                     continue
                 with pytest.raises(Refused) as refused:
-                    ask(who, options)
+                    ask(member, options)
                 assert refused.value.code == "unknown_model"
     for name, model in (("x", "v"), ("y", "dear"), ("z", None)):
         assert knowledge.create_base.by(writer, name, model=model).name == name
 
 
 def _edit(base: str) -> Any:
-    return lambda by, given: knowledge.edit_base.by(by, base, **given)
+    return lambda by, options: knowledge.edit_base.by(by, base, **options)
 
 
-def test_the_same_is_done_with_many_items_and_those_it_makes_no_sense_for_are_left_alone(context: Context) -> None:
+def test_a_bulk_action_skips_items_that_it_cannot_change(context: Context) -> None:
     base, writer = add_base(context), caller(context)
     ended, failed, line = (
         add_item(context, base, status) for status in (ItemStatus.COMPLETED, ItemStatus.FAILED, ItemStatus.PENDING)
     )
     other = add_item(context, add_base(context, "other"), ItemStatus.FAILED)
     done, skipped = knowledge.act.by(writer, Verb.CANCEL, base, [ended, line, other, "unknown"])
-    assert (done, [one.id for one in skipped]) == (1, [ended, other, "unknown"])
+    assert (done, [item.id for item in skipped]) == (1, [ended, other, "unknown"])
     spent = caller(context, spent=True)
     with pytest.raises(OverCap):
         knowledge.act.by(spent, Verb.REPROCESS, base, [failed])
     assert knowledge.act.by(writer, Verb.REPROCESS, base, [failed, other])[0] == 1
     assert queries.item(context, failed).status is ItemStatus.PENDING
     assert knowledge.act.by(spent, Verb.DELETE, base, [ended, failed, line, other])[0] == 3
-    assert [queries.item(context, one).deleting for one in (ended, failed, line, other)] == [True] * 3 + [False]
+    assert [queries.item(context, item_id).deleting for item_id in (ended, failed, line, other)] == [True] * 3 + [False]

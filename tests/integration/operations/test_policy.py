@@ -1,4 +1,4 @@
-"""Who may call which operation, in read-only mode too, and whose spending is checked: one table for all interfaces."""
+"""One table for all interfaces: the scope of each operation, its use in read-only mode, and its check of spending."""
 
 import ast
 import pkgutil
@@ -103,17 +103,17 @@ def caller(context: Context, scope: Scope | None, *, spent: bool = False) -> Cal
     return Caller(context, "key", "ann", scope, has_key=scope is not None, quotas=quotas)
 
 
-def refusal(one: Operation[..., Any], who: Caller) -> str | None:
-    """Why they may not; None: they may."""
+def refusal(operation: Operation[..., Any], caller: Caller) -> str | None:
+    """Return the code of the refusal; None if the caller may run the operation."""
     try:
-        one.by(who)
+        operation.by(caller)
     except (Refused, OverCap) as error:
         return error.code
     return None
 
 
 def calls_as_owner(room: str) -> Iterator[tuple[str, Operation[..., Any]]]:
-    """(place, operation) of each call in a room of the interfaces that names no caller."""
+    """Yield (place, operation) of each call without a caller in a package of the interfaces."""
     for path in sorted((ROOT / "pipeline" / "interfaces" / room).rglob("*.py")):
         tree = ast.parse(path.read_text())
         names = vars(import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)))
@@ -140,20 +140,20 @@ def test_interfaces_change_nothing_and_spend_nothing_as_the_owner(room: str) -> 
     ] == []
 
 
-def found() -> Iterator[tuple[str, dict[str, Operation[..., Any]]]]:
+def operations_by_module() -> Iterator[tuple[str, dict[str, Operation[..., Any]]]]:
     for module in pkgutil.iter_modules(operations.__path__):
         names = vars(import_module(f"pipeline.operations.{module.name}"))
-        if known := {name: one for name, one in names.items() if isinstance(one, Operation)}:
+        if known := {name: value for name, value in names.items() if isinstance(value, Operation)}:
             yield module.name, known
 
 
 def test_the_table_names_every_operation() -> None:
     tabled = {module: {name for names in table.values() for name in names.split()} for module, table in POLICY.items()}
-    assert {module: set(known) for module, known in found()} == tabled
+    assert {module: set(known) for module, known in operations_by_module()} == tabled
 
 
 @pytest.mark.parametrize("module", POLICY)
-def test_an_operation_is_for_its_scope_changes_nothing_in_read_only_mode_and_stops_who_has_spent_enough(
+def test_an_operation_checks_scope_read_only_mode_and_spending(
     module: str, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = context.settings.api.model_copy(update={"read_only": True})
@@ -162,17 +162,18 @@ def test_an_operation_is_for_its_scope_changes_nothing_in_read_only_mode_and_sto
         scope, _, rest = policy.partition(", ")
         needed, changes = Scope(scope), policy not in {READ, SEE, PAID_READ}
         for name in names.split():
-            one: Operation[..., Any] = getattr(import_module(f"pipeline.operations.{module}"), name)
-            monkeypatch.setattr(one, "_function", lambda _: None)
+            operation: Operation[..., Any] = getattr(import_module(f"pipeline.operations.{module}"), name)
+            monkeypatch.setattr(operation, "_function", lambda _: None)
             lesser = LESSER[needed]
-            assert refusal(one, caller(context, None)) == "unauthorized", name
-            assert refusal(one, caller(context, lesser)) == ("forbidden" if lesser else "unauthorized"), name
-            assert refusal(one, caller(context, needed)) is None, name
-            assert refusal(one, caller(only, Scope.ADMIN)) == ("read_only" if changes else None), name
-            assert refusal(one, caller(context, needed, spent=True)) == ("quota" if rest == "spends" else None), name
+            assert refusal(operation, caller(context, None)) == "unauthorized", name
+            assert refusal(operation, caller(context, lesser)) == ("forbidden" if lesser else "unauthorized"), name
+            assert refusal(operation, caller(context, needed)) is None, name
+            assert refusal(operation, caller(only, Scope.ADMIN)) == ("read_only" if changes else None), name
+            over_cap = caller(context, needed, spent=True)
+            assert refusal(operation, over_cap) == ("quota" if rest == "spends" else None), name
 
 
-def test_what_models_said_is_for_administrators(context: Context) -> None:
+def test_texts_of_models_are_for_administrators(context: Context) -> None:
     row = call_row("openai", context.db.now(), preview="a poem", call_id="one")
     add_run(context, PipelineState.RUNNING, songs=1)
     context.db.run(lambda session: traces.record(session, row))

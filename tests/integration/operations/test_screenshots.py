@@ -38,7 +38,7 @@ def hand(context: Context, tmp_path: Path) -> Hand:
     return Hand(context, tmp_path)
 
 
-def test_who_has_spent_enough_may_do_what_costs_nothing(context: Context, hand: Hand) -> None:
+def test_a_caller_over_the_cap_may_do_what_is_free(context: Context, hand: Hand) -> None:
     hand.add()
     caller = Caller(context, "key", "ann", has_key=True, quotas=cast("Quotas", Spent()))
     screenshots.leave_out.by(caller, FRAME)
@@ -54,56 +54,56 @@ def give_up(context: Context, *tables: Any) -> None:
             session.execute(update(table).values(**gave_up))
 
 
-def test_dead_letters_are_tried_again_by_name_of_a_kind_or_all(context: Context, hand: Hand) -> None:
+def test_dead_letters_are_replayed_by_name_by_kind_or_all(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     nodes = hand.analyse(hand.batch()[0], [draft("a"), draft("b")])
     give_up(context, BATCHES, NODES)
     names = [f"batch:{batch}", "batch:99", "merge:0", "cat:1", "batch:x", f"batch:{batch}"]
     done = screenshots.replay_letters(names)
-    assert (done.matched, done.done) == (5, 1), "each once"
-    assert [one.id for one in done.skipped] == names[1:5]
+    assert (done.matched, done.done) == (5, 1), "each letter once"
+    assert [letter.id for letter in done.skipped] == names[1:5]
     assert screenshots.replay_letters(kind="vector").done == 0
     assert screenshots.replay_letters(kind="merge").done == len(nodes)
     assert screenshots.replay_letters().done == 1, "the other batch"
     assert screenshots.dead_letters() == []
 
 
-def test_exclusions_are_added_and_taken_back_beside_the_others(context: Context) -> None:
+def test_adding_and_removing_an_exclusion_keeps_the_others(context: Context) -> None:
     screenshots.exclude(apps=["Signal"], titles=["*private*"])
     assert screenshots.exclude_also(["*bank*"]).apps == ["Signal", "*bank*"]
     assert screenshots.include_again(["signal "]).apps == ["*bank*"]
     with pytest.raises(UserError, match="not excluded: Mail"):
         screenshots.include_again(["Mail", "*bank*"])
-    found = screenshots.include_again(["Mail", "*bank*"], strict=False)
-    assert (found.apps, found.titles) == ([], ["*private*"])
+    exclusions = screenshots.include_again(["Mail", "*bank*"], strict=False)
+    assert (exclusions.apps, exclusions.titles) == ([], ["*private*"])
 
 
-def asked(dispatch: Dispatch) -> list[str]:
-    """What was to be launched since this was last asked."""
+def take_launches(dispatch: Dispatch) -> list[str]:
+    """Return the launches requested since the last call."""
     return list(dispatch.launches.pop(FLOW, {}))
 
 
-def test_what_became_due_is_launched_after_the_commit_and_nothing_after_a_refusal(
+def test_due_work_is_launched_after_a_commit_and_not_after_a_refusal(
     context: Context,
     hand: Hand,
     launched: Dispatch,  # noqa: F811
 ) -> None:
     hand.add()
-    assert asked(launched) == []
-    assert launched.wakes_s[FLOW] > 0, "when it has waited long enough"
+    assert take_launches(launched) == []
+    assert launched.wakes_s[FLOW] > 0, "the frame's batch is due later"
     screenshots.batch_now("screen:1")
-    assert asked(launched) == [buffer_of("screen:1", flush=True)]
+    assert take_launches(launched) == [buffer_of("screen:1", flush=True)]
     batch, _ = hand.batch()
-    assert {Work.BATCHES, buffer_of("screen:1")} <= set(asked(launched))
+    assert {Work.BATCHES, buffer_of("screen:1")} <= set(take_launches(launched))
     hand.analyse(batch, [draft("a")])
-    assert {scope_of(batch), Work.BATCHES, Work.VECTORS} <= set(asked(launched))
+    assert {scope_of(batch), Work.BATCHES, Work.VECTORS} <= set(take_launches(launched))
     give_up(context, BATCHES, NODES)
     with pytest.raises(UserError, match="not dead letters: 99"):
         screenshots.replay("batch", [batch, 99])
-    assert asked(launched) == [], "rolled back"
+    assert take_launches(launched) == [], "the refused replay is rolled back"
     screenshots.replay("batch", [batch])
-    assert asked(launched) == [Work.BATCHES, scope_of(batch)]
+    assert take_launches(launched) == [Work.BATCHES, scope_of(batch)]
     screenshots.replay("merge")
-    assert asked(launched) == [Work.MERGES]
+    assert take_launches(launched) == [Work.MERGES]
     screenshots.forget(*DAY)
-    assert set(asked(launched)) == {buffer_of("screen:1"), *Work.all()}
+    assert set(take_launches(launched)) == {buffer_of("screen:1"), *Work.all()}

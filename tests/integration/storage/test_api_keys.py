@@ -31,7 +31,7 @@ def test_two_usable_keys_or_tokens_have_two_names(context: Context) -> None:
         assert make() != first, "a name is free once its key is revoked"
 
 
-def test_of_keys_that_ask_for_one_name_at_once_one_gets_it(context: Context) -> None:
+def test_one_of_several_simultaneous_keys_gets_the_same_name(context: Context) -> None:
     together = Barrier(8)
 
     def make(_: int) -> str:
@@ -41,8 +41,8 @@ def test_of_keys_that_ask_for_one_name_at_once_one_gets_it(context: Context) -> 
         return ""
 
     with ThreadPoolExecutor(8) as pool:
-        made = [one for one in pool.map(make, range(8)) if one]
-    assert len(made) == 1
+        created = [key_id for key_id in pool.map(make, range(8)) if key_id]
+    assert len(created) == 1
 
 
 def test_only_the_secret_s_hash_is_stored(context: Context) -> None:
@@ -50,9 +50,9 @@ def test_only_the_secret_s_hash_is_stored(context: Context) -> None:
     assert secret.startswith(PREFIX)
     with context.db.read() as session:
         assert secret not in str(session.execute(select(API_KEYS)).one())
-    found = api_keys.authenticate(context, secret)
-    assert found is not None
-    assert (found.id, found.scope) == (key.id, Scope.WRITE)
+    authenticated = api_keys.authenticate(context, secret)
+    assert authenticated is not None
+    assert (authenticated.id, authenticated.scope) == (key.id, Scope.WRITE)
     for wrong in ("", secret[:-1], f"{secret} ", secret.upper(), "\x00", "\ud800"):
         assert api_keys.authenticate(context, wrong) is None
 
@@ -65,25 +65,25 @@ def test_a_key_ends_when_it_expires_and_when_it_is_revoked(context: Context) -> 
     assert api_keys.authenticate(context, short) is None
     assert not api_keys.any_usable(context)
     secret, other = api_keys.create(context, "short", Scope.READ)
-    assert [found.id for found in api_keys.list_keys(context)] == [key.id, other.id]
+    assert [listed.id for listed in api_keys.list_keys(context)] == [key.id, other.id]
     with pytest.raises(UserError, match="several"):
         api_keys.revoke(context, "short")
     ended = api_keys.revoke(context, other.id)
     assert ended.revoked_at is not None
     assert api_keys.authenticate(context, secret) is None
-    assert api_keys.revoke(context, other.id) == ended, "the first moment stays"
+    assert api_keys.revoke(context, other.id) == ended, "the time of the first revocation is kept"
     with pytest.raises(UserError, match="no key"):
         api_keys.revoke(context, "nobody")
 
 
-def test_keys_that_are_made_at_once_are_all_there(context: Context) -> None:
+def test_keys_created_simultaneously_are_all_stored(context: Context) -> None:
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda number: api_keys.create(context, f"key {number}", Scope.READ), range(8)))
-    assert len({secret for secret, _ in made}) == 8
-    assert all(api_keys.authenticate(context, secret) for secret, _ in made)
+        created = list(pool.map(lambda number: api_keys.create(context, f"key {number}", Scope.READ), range(8)))
+    assert len({secret for secret, _ in created}) == 8
+    assert all(api_keys.authenticate(context, secret) for secret, _ in created)
 
 
-def test_not_every_use_is_written_down(context: Context) -> None:
+def test_the_time_of_last_use_is_not_written_at_every_use(context: Context) -> None:
     secret, _ = api_keys.create(context, "busy", Scope.READ)
 
     def last_use() -> KeyView:

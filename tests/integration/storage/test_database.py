@@ -26,12 +26,12 @@ def migrated() -> bool:
 
 @pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
-    made = Database(database_url)
-    with made.transaction() as session:
+    database = Database(database_url)
+    with database.transaction() as session:
         session.execute(text("CREATE TABLE figures (name VARCHAR(20) PRIMARY KEY, value INTEGER)"))
         session.execute(text("INSERT INTO figures VALUES ('a', 0)"))
-    yield made
-    made.dispose()
+    yield database
+    database.dispose()
 
 
 def value(db: Database) -> int:
@@ -49,25 +49,25 @@ def test_a_transaction_is_committed_at_its_end(db: Database) -> None:
     assert value(db) == 1
 
 
-def test_a_transaction_that_breaks_leaves_nothing(db: Database) -> None:
+def test_a_transaction_that_fails_leaves_nothing(db: Database) -> None:
     with pytest.raises(RuntimeError), db.transaction() as session:  # noqa: PT012  # two statements are the point
         add_one(session)
         raise RuntimeError("broken")
     assert value(db) == 0
 
 
-def test_run_gives_what_the_work_gave(db: Database) -> None:
+def test_run_returns_the_result_of_the_work(db: Database) -> None:
     assert db.run(lambda session: session.execute(text("SELECT value + 41 FROM figures")).scalar()) == 41
 
 
 def passing_error(db: Database) -> DBAPIError:
-    """What the driver raises when the same transaction may succeed in a moment."""
+    """Return the driver's error for a transaction that may succeed on its next try."""
     if db.is_sqlite:
         return OperationalError("UPDATE", {}, sqlite3.OperationalError("database is locked"))
     return OperationalError("UPDATE", {}, psycopg.errors.SerializationFailure("could not serialize access"))
 
 
-def test_run_tries_again_from_the_start_until_it_succeeds(db: Database) -> None:
+def test_run_repeats_the_work_until_it_succeeds(db: Database) -> None:
     tries = []
 
     def work(session: Session) -> str:
@@ -79,7 +79,7 @@ def test_run_tries_again_from_the_start_until_it_succeeds(db: Database) -> None:
 
     assert db.run(work) == "done"
     assert len(tries) == 3
-    assert value(db) == 1, "the tries that failed left nothing"
+    assert value(db) == 1, "the failed tries left nothing"
 
 
 def test_run_gives_up_when_its_patience_ends(db: Database) -> None:
@@ -90,7 +90,7 @@ def test_run_gives_up_when_its_patience_ends(db: Database) -> None:
         db.run(work, patience_s=0.2)
 
 
-def test_run_does_not_try_again_what_can_never_succeed(db: Database) -> None:
+def test_run_does_not_repeat_work_that_cannot_succeed(db: Database) -> None:
     tries = []
 
     def work(session: Session) -> None:
@@ -104,15 +104,15 @@ def test_run_does_not_try_again_what_can_never_succeed(db: Database) -> None:
     assert len(tries) == 1
 
 
-def test_an_error_of_the_work_s_own_is_not_tried_again(db: Database) -> None:
+def test_run_does_not_repeat_the_work_after_its_own_error(db: Database) -> None:
     tries = []
 
     def work(session: Session) -> None:
         add_one(session)
         tries.append(1)
-        raise ValueError("mine")
+        raise ValueError("its own")
 
-    with pytest.raises(ValueError, match="mine"):
+    with pytest.raises(ValueError, match="its own"):
         db.run(work)
     assert (len(tries), value(db)) == (1, 0)
 
@@ -143,14 +143,14 @@ def test_run_outlasts_a_writer_who_holds_the_lock_beyond_the_busy_timeout(
         with db.transaction() as session:
             add_one(session)
             waiting = pool.submit(hurried.run, work)
-            assert refused.wait(60), "it met the lock"
+            assert refused.wait(60), "the work met the lock"
         waiting.result(30)
     hurried.dispose()
     assert value(db) == 2
 
 
 def end_connection(db: Database, session: Session) -> None:
-    """The server ends the session's connection."""
+    """Let the server end the session's connection."""
     own = session.execute(text("SELECT pg_backend_pid()")).scalar()
     with closing(psycopg.connect(host=str(db.url.query["host"]), dbname=db.url.database, user="postgres")) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [own])
@@ -179,7 +179,7 @@ def test_reading_survives_a_connection_that_the_server_ends(db: Database) -> Non
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_learn_the_time(
+def test_transactions_that_hold_all_connections_still_learn_the_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, both = Database(database_url, threads=1), Barrier(2)
@@ -198,7 +198,7 @@ def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_l
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_no_thread_waits_for_the_connection_of_another_on_sqlite(db: Database) -> None:
+def test_each_thread_has_its_own_connection_on_sqlite(db: Database) -> None:
     together = Barrier(32)
 
     def read(_: int) -> int:
@@ -218,7 +218,7 @@ def test_run_waits_for_a_connection_of_a_pool_in_full_use(database_url: str, mon
     monkeypatch.setattr(database.log, "warning", lambda *args, **fields: (tried.set(), warned(*args, **fields)))
     with ThreadPoolExecutor(1) as pool, full.engine.connect(), full.engine.connect() as second:
         waiting = pool.submit(full.run, lambda session: session.execute(text("SELECT 41 + 1")).scalar())
-        assert tried.wait(60), "it is refused a connection"
+        assert tried.wait(60), "the pool has refused a connection"
         second.close()
         assert waiting.result(60) == 42
     full.dispose()
@@ -230,18 +230,18 @@ def test_run_resolves_a_deadlock(db: Database) -> None:
         tx.execute(text("INSERT INTO figures VALUES ('b', 0)"))
     first_has, second_has = Event(), Event()
 
-    def work(session: Session, mine: str, theirs: str, have: Event, others: Event) -> None:
+    def work(session: Session, first: str, second: str, have: Event, others: Event) -> None:
         statement = text("UPDATE figures SET value = value + 1 WHERE name = :name")
-        session.execute(statement, {"name": mine})
+        session.execute(statement, {"name": first})
         have.set()
         others.wait(60)
-        session.execute(statement, {"name": theirs})
+        session.execute(statement, {"name": second})
 
     with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(db.run, lambda session: work(session, "a", "b", first_has, second_has))
-        two = pool.submit(db.run, lambda session: work(session, "b", "a", second_has, first_has))
-        one.result(60)
-        two.result(60)
+        first = pool.submit(db.run, lambda session: work(session, "a", "b", first_has, second_has))
+        second = pool.submit(db.run, lambda session: work(session, "b", "a", second_has, first_has))
+        first.result(60)
+        second.result(60)
     with db.read() as session:
         assert session.execute(text("SELECT name, value FROM figures ORDER BY name")).all() == [("a", 2), ("b", 2)]
 
@@ -254,7 +254,7 @@ def test_reading_does_not_block_a_writer_nor_wait_for_one(db: Database) -> None:
     with db.transaction() as session:
         add_one(session)
         with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(value, db).result(5) == 1, "what was committed, not what is under way"
+            assert pool.submit(value, db).result(5) == 1, "only the committed value, not the open transaction's"
     assert value(db) == 2
 
 
@@ -262,13 +262,13 @@ def test_reading_does_not_block_a_writer_nor_wait_for_one(db: Database) -> None:
 def test_sqlite_is_set_up_for_many_processes(db: Database, data_dir: Path) -> None:
     with db.engine.connect() as connection:
         pragmas = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas]
-    assert found == ["wal", 1, 1, 30_000]
+        values = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas]
+    assert values == ["wal", 1, 1, 30_000]
     assert Database(f"sqlite:///{data_dir / 'new' / 'deep' / 'x.db'}").is_sqlite
     assert (data_dir / "new" / "deep").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_plain_postgresql_url_gets_the_driver_that_is_installed() -> None:
+def test_a_plain_postgresql_url_gets_the_installed_driver() -> None:
     for name in ("postgresql", "postgres"):
         db = Database(f"{name}://user:pw@nowhere.example/x")
         assert db.engine.dialect.driver == "psycopg"
@@ -310,12 +310,12 @@ def postgres_error(code: str) -> DBAPIError:
         (OperationalError("", {}, Exception("any"), connection_invalidated=True), True),
     ],
 )
-def test_errors_that_may_pass_are_told_from_those_that_never_will(error: DBAPIError, passing: bool) -> None:
+def test_passing_errors_are_distinguished_from_permanent_ones(error: DBAPIError, passing: bool) -> None:
     assert is_passing(error) is passing
 
 
 @pytest.mark.parametrize("strange", ["half a letter \ud800", "caf\udce9", "a\0b", 10**30, -(10**30)])
-def test_what_no_database_can_hold_is_found_nowhere_or_refused_in_words(db: Database, strange: str | int) -> None:
+def test_values_that_no_database_can_hold_match_nothing_or_are_refused(db: Database, strange: str | int) -> None:
     column = "name" if isinstance(strange, str) else "value"
     with suppress(UserError), db.read() as session:
         assert not session.execute(text(f"SELECT * FROM figures WHERE {column} = :it"), {"it": strange}).all()

@@ -1,4 +1,4 @@
-"""Full text of one scope or of hundreds has one ranking, and words are not looked for in the scopes' names."""
+"""A full-text search of one scope or hundreds has one ranking, and does not match the names of scopes."""
 
 from datetime import UTC, datetime
 
@@ -18,7 +18,7 @@ WORDS = ("harbour", "lantern", "copper", "meadow")
 
 @pytest.fixture
 def filled(context: Context) -> Context:
-    """Each base has an item with chunks, which say `harbour` the more often the higher their number."""
+    """Bases with one item each, whose chunks repeat `harbour` more often as their numbers grow."""
     with context.db.transaction() as session:
         chunk_id = 0
         for place, base_id in enumerate(BASE_IDS):
@@ -38,7 +38,7 @@ def filled(context: Context) -> Context:
     return context
 
 
-def found(
+def search_ids(
     context: Context, words: str, scopes: list[str] | None, limit: int = 1000, *, any_word: bool = False
 ) -> list[int]:
     with context.db.read() as session:
@@ -49,28 +49,30 @@ def found(
 @pytest.mark.parametrize(
     ("words", "any_word"), [("harbour", False), ("harbour lantern", False), ("lantern copper", True)]
 )
-def test_scopes_leave_out_the_others_and_keep_the_order(
+def test_a_search_of_scopes_keeps_the_order_of_the_whole_ranking(
     filled: Context, words: str, count: int, *, any_word: bool
 ) -> None:
-    """Also of few: how rare a scope is makes its items no better."""
-    everywhere = found(filled, words, None, any_word=any_word)
+    """The ranking stays for few scopes, too: a rare scope does not raise its items' rank."""
+    everywhere = search_ids(filled, words, None, any_word=any_word)
     here = {place * 3 + number for place in range(count) for number in (1, 2, 3)}
     assert here & set(everywhere)
-    assert found(filled, words, BASE_IDS[:count], any_word=any_word) == [each for each in everywhere if each in here]
+    assert search_ids(filled, words, BASE_IDS[:count], any_word=any_word) == [
+        each for each in everywhere if each in here
+    ]
 
 
-def test_no_scope_and_unknown_scopes_have_nothing(filled: Context) -> None:
+def test_no_scope_and_unknown_scopes_have_no_hits(filled: Context) -> None:
     for scopes in ([], ["f" * 16], ["f" * 16] * 100):
-        assert found(filled, "harbour", scopes) == []
+        assert search_ids(filled, "harbour", scopes) == []
 
 
 @pytest.mark.parametrize("words", [BASE_IDS[0], BASE_IDS[3][:4], "0000face", "000"])
 def test_words_do_not_match_the_name_of_a_scope(filled: Context, words: str) -> None:
-    assert found(filled, words, BASE_IDS) == []
-    assert found(filled, words, BASE_IDS[:1]) == []
+    assert search_ids(filled, words, BASE_IDS) == []
+    assert search_ids(filled, words, BASE_IDS[:1]) == []
 
 
-def test_only_what_a_statement_selects_is_found(filled: Context) -> None:
+def test_a_search_is_limited_to_the_rows_of_a_statement(filled: Context) -> None:
     first = select(CHUNKS.c.id).where(CHUNKS.c.number == 0)
     with filled.db.read() as session:
         hits = FULL_TEXT.search(session, "harbour", 1000, scopes=BASE_IDS[:5], only=first)

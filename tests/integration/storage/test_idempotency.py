@@ -1,4 +1,4 @@
-"""Claims of idempotent requests, on PostgreSQL: there, what a twin does is seen between two statements."""
+"""Claims of idempotent requests on PostgreSQL, where a twin's change is visible between two statements."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ KEEP = timedelta(hours=1)
 
 
 @POSTGRESQL
-def test_a_twin_that_is_released_just_then_leaves_the_request_to_who_asks(
+def test_a_caller_claims_a_request_that_a_twin_releases_at_that_moment(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = idempotency.begin(context, "owner", "key", "same", KEEP)
@@ -29,7 +29,7 @@ def test_a_twin_that_is_released_just_then_leaves_the_request_to_who_asks(
         idempotency.release(context, twin)
 
     monkeypatch.setattr(idempotency, "insert_if_absent", then_released)
-    begun = idempotency.begin(context, "owner", "key", "same", KEEP)
-    assert isinstance(begun, idempotency.Begun)
+    claim = idempotency.begin(context, "owner", "key", "same", KEEP)
+    assert isinstance(claim, idempotency.Begun)
     with pytest.raises(idempotency.StillRunning):
         idempotency.begin(context, "owner", "key", "same", KEEP)

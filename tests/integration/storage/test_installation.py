@@ -1,4 +1,4 @@
-"""A data folder belongs to one database. With another one nothing runs, and above all nothing is removed."""
+"""A data folder belongs to one database. With another database, no command runs and no file is removed."""
 
 import os
 import shutil
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.both_databases
 
 Another = Callable[[], Context]
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-"""For what does not depend on the database."""
+"""For tests that do not depend on the kind of database."""
 
 
 @pytest.fixture
 def used(context: Context) -> Context:
-    """A data folder with an upload and a result of a document that this database knows, and a screenshot, all old."""
+    """A context with old files: an upload and a result of a document in its database, and a screenshot."""
     pdf = text_pdf(context.settings.data_dir / "report.pdf", [["one page"]])
     document = submit(context, pdf, Options())
     (context.settings.output_dir / document.id).mkdir(parents=True)
@@ -48,17 +48,17 @@ def used(context: Context) -> Context:
 
 @pytest.fixture
 def another(migrated_sqlite: Path, tmp_path: Path, data_dir: Path) -> Iterator[Another]:
-    """Makes contexts of an empty database, with the same data folder."""
-    made: list[Context] = []
+    """Return a function that creates contexts with empty databases and the same data folder."""
+    contexts: list[Context] = []
 
     def make() -> Context:
-        path = tmp_path / f"other{len(made)}.db"
+        path = tmp_path / f"other{len(contexts)}.db"
         shutil.copyfile(migrated_sqlite, path)
-        made.append(new_context(Settings(data_dir=data_dir, database_url=f"sqlite:///{path}")))
-        return made[-1]
+        contexts.append(new_context(Settings(data_dir=data_dir, database_url=f"sqlite:///{path}")))
+        return contexts[-1]
 
     yield make
-    for context in made:
+    for context in contexts:
         context.db.dispose()
 
 
@@ -105,7 +105,7 @@ def test_without_the_mark_no_file_of_an_older_folder_is_an_orphan(used: Context,
 
 
 @on_sqlite
-def test_a_disk_that_is_not_mounted_is_noticed_and_not_marked(used: Context) -> None:
+def test_an_unmounted_disk_is_noticed_and_not_marked(used: Context) -> None:
     for entry in used.settings.data_dir.iterdir():
         if entry.name not in {"penstock.db", "report.pdf"} and not entry.name.startswith("penstock.db-"):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -116,7 +116,7 @@ def test_a_disk_that_is_not_mounted_is_noticed_and_not_marked(used: Context) -> 
 
 
 @on_sqlite
-def test_clean_up_does_nothing_at_all_where_they_differ(used: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_up_removes_nothing_from_another_installation(used: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def must_not_run(*_: object) -> int:
         raise AssertionError("it cleaned up")
 
@@ -128,7 +128,7 @@ def test_clean_up_does_nothing_at_all_where_they_differ(used: Context, monkeypat
 
 
 @on_sqlite
-def test_commands_and_workers_refuse_and_adopting_mends_it(used: Context) -> None:
+def test_commands_and_workers_refuse_another_installation_until_it_is_adopted(used: Context) -> None:
     installation.mark(used.settings).write_text("f00d" * 8)
     with capture_logs():
         refused = CliRunner().invoke(app, ["documents", "list"])
@@ -149,7 +149,7 @@ def test_commands_and_workers_refuse_and_adopting_mends_it(used: Context) -> Non
     assert remove_orphans(used) == 0
 
 
-def test_a_new_folder_and_a_new_database_find_each_other_once(context: Context, another: Another) -> None:
+def test_a_new_folder_and_a_new_database_are_paired_once(context: Context, another: Another) -> None:
     pair = installation.read_pair(context.db, context.settings)
     assert (pair.new, pair.problem, pair.database, pair.folder) == (True, "", None, None)
     with ThreadPoolExecutor(6) as pool:
@@ -161,7 +161,7 @@ def test_a_new_folder_and_a_new_database_find_each_other_once(context: Context, 
 
 
 @on_sqlite
-def test_a_database_that_is_adopted_may_be_new(used: Context, another: Another) -> None:
+def test_a_new_database_can_be_adopted(used: Context, another: Another) -> None:
     new = another()
     installation.adopt(new.db, new.settings)
     installation.check(new.db, new.settings)

@@ -1,4 +1,4 @@
-"""What a transaction asks for is sent after its commit: once, and never after a rollback."""
+"""The launches of a transaction are sent once after its commit, and never after a rollback."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from pipeline.storage.context import Context
 
 
 class Launcher:
-    """Records its arguments, and whether the transaction had ended."""
+    """A launcher that records dispatches and requires that their transactions have ended."""
 
     def __init__(self) -> None:
         self.sent: list[Dispatch] = []
@@ -27,11 +27,11 @@ def launcher() -> Launcher:
 
 
 @pytest.fixture
-def of_one(context: Context, launcher: Launcher) -> Context:
+def recording(context: Context, launcher: Launcher) -> Context:
     return replace(context, launcher=launcher)
 
 
-def test_what_a_transaction_asks_for_is_sent_once_after_its_commit(of_one: Context, launcher: Launcher) -> None:
+def test_launches_of_a_transaction_are_sent_once_after_its_commit(recording: Context, launcher: Launcher) -> None:
     def work(tx: Tx) -> None:
         launcher.open += 1
         tx.launch("documents", "a", "b")
@@ -41,30 +41,26 @@ def test_what_a_transaction_asks_for_is_sent_once_after_its_commit(of_one: Conte
         tx.wake_in("documents", None)
         launcher.open -= 1
 
-    of_one.db.run(work)
+    recording.db.run(work)
     [sent] = launcher.sent
     assert list(sent.launches["documents"]) == ["a", "b", "c"]
     assert sent.wakes_s == {"documents": 5.0}
-    of_one.db.dispose()
+    recording.db.dispose()
 
 
-def test_nothing_is_sent_after_a_rollback_or_for_a_transaction_that_asks_for_nothing(
-    of_one: Context, launcher: Launcher
-) -> None:
+def test_no_message_is_sent_after_a_rollback_or_without_launches(recording: Context, launcher: Launcher) -> None:
     def work(tx: Tx) -> None:
         tx.launch("documents", "a")
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        of_one.db.run(work)
-    of_one.db.run(lambda tx: tx.now)
+        recording.db.run(work)
+    recording.db.run(lambda tx: tx.now)
     assert launcher.sent == []
-    of_one.db.dispose()
+    recording.db.dispose()
 
 
-def test_what_an_earlier_try_asked_for_is_sent_too_since_it_may_have_been_committed(
-    of_one: Context, launcher: Launcher
-) -> None:
+def test_launches_of_a_failed_try_are_sent_since_it_may_have_committed(recording: Context, launcher: Launcher) -> None:
     tries = 0
 
     def work(tx: Tx) -> None:
@@ -74,7 +70,7 @@ def test_what_an_earlier_try_asked_for_is_sent_too_since_it_may_have_been_commit
             tx.launch("documents", "a")
             raise OperationalError("COMMIT", None, Exception("connection lost"))
 
-    of_one.db.run(work)
+    recording.db.run(work)
     [sent] = launcher.sent
     assert list(sent.launches["documents"]) == ["a"]
-    of_one.db.dispose()
+    recording.db.dispose()

@@ -1,4 +1,4 @@
-"""Over a million pages, no statement of sweep, claim, status and lists reads a large table from end to end."""
+"""With a million pages, no statement of sweeps, claims, status and lists scans a whole large table."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ LARGE = ("pages", "documents", "page_attempts", "ai_calls")
 SUMS = re.compile(
     r"SELECT (documents\.status, count|sum\(documents\.).* FROM documents( GROUP BY documents\.status)?", re.DOTALL
 )
-"""`penstock status` counts documents: one row for each file, and a hundredth of the pages."""
+"""`penstock status` counts all documents: they are about a hundredth of the pages."""
 WAITING = document_id(1)
 OWNER = Owner("w:1:a", "m1")
 
@@ -44,22 +44,22 @@ def settings_env() -> dict[str, str]:
 
 @contextmanager
 def _recorded(context: Context) -> Iterator[list[tuple[str, Any]]]:
-    """Statements that read or change rows, with their parameters."""
-    found: list[tuple[str, Any]] = []
+    """Record the statements that read or change rows, with their parameters."""
+    statements: list[tuple[str, Any]] = []
 
     def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, executemany: bool) -> None:
         if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
-            found.append((statement, parameters[0] if executemany else parameters))
+            statements.append((statement, parameters[0] if executemany else parameters))
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     try:
-        yield found
+        yield statements
     finally:
         event.remove(context.db.engine, "before_cursor_execute", note)
 
 
 def _claims(context: Context) -> None:
-    """A page is claimed and settled, others are lost, released and looked for."""
+    """Claim and settle a page; free lost pages, release others, and list the holders."""
     page = works()["documents.page"]
 
     def hop(tx: Tx) -> None:
@@ -117,15 +117,15 @@ ACTS: dict[str, Callable[[Context], None]] = {"claims": _claims, "sweep": _sweep
 
 
 @pytest.mark.slow
-def test_nothing_that_is_asked_again_and_again_reads_a_large_table_from_end_to_end(context: Context) -> None:
+def test_no_recurring_statement_scans_a_large_table(context: Context) -> None:
     fill(context.db, Shape(provider="one", open=3))
     queue_control.pause(context, "vision.one", None)
     scans = []
     for name, act in ACTS.items():
         with _recorded(context) as statements:
             act(context)
-        assert statements, f"{name} asked nothing"
-        for statement, parameters in dict.fromkeys((one, _hashable(values)) for one, values in statements):
+        assert statements, f"{name} ran no statement"
+        for statement, parameters in dict.fromkeys((sql, _hashable(values)) for sql, values in statements):
             plan = _plan(context, statement, parameters)
             scans += [f"{name}: {line}\n    {statement}" for line in _scans(plan, statement)]
     assert not scans, "\n".join(dict.fromkeys(scans))
@@ -145,20 +145,20 @@ def _plan(context: Context, statement: str, parameters: Any) -> list[str]:
 
 
 def _scans(plan: list[str], statement: str) -> Iterator[str]:
-    """Lines of a plan that say that a large table, or an index of all its rows, is read from end to end.
+    """Yield the plan's lines that scan a whole large table, or an index of all its rows.
 
-    An index that is read in its order where the statement ends early is how lists are made; one of the few rows that
-    are held, claimable, waiting or not indexed yet has no end that is far away.
+    Two scans are allowed: a list reads an index in order and ends early, and an index of the few rows that are held,
+    claimable, waiting or not indexed yet is short.
     """
-    # Whether there is any such row: that ends at the first one, and PostgreSQL knows whether there are many.
+    # EXISTS ends at the first row, and PostgreSQL estimates from its statistics whether there are many.
     if SUMS.fullmatch(statement.replace("\n", "")) or statement.startswith("SELECT (EXISTS"):
         return
     ends_early = "LIMIT" in statement
     for line, following in pairwise([*plan, ""]):
-        found = re.search(r"(SCAN|Seq Scan on|Index .*Scan using (?P<index>\S+) on) (?P<table>\w+)", line)
-        if not found or found["table"] not in LARGE:
+        match = re.search(r"(SCAN|Seq Scan on|Index .*Scan using (?P<index>\S+) on) (?P<table>\w+)", line)
+        if not match or match["table"] not in LARGE:
             continue
-        index = found["index"] or next(iter(re.findall(r"USING (?:COVERING )?INDEX (\S+)", line)), "")
+        index = match["index"] or next(iter(re.findall(r"USING (?:COVERING )?INDEX (\S+)", line)), "")
         few = index.endswith(("_claimed", "_claimable", "_next_run_at", "_unindexed"))
         if not index or not (few or ends_early or "Index Cond" in following):
             yield line.strip()

@@ -1,4 +1,4 @@
-"""Ledgers and finished documents go when their time is over, in portions, and only then."""
+"""Pruning removes ledgers and finished documents in portions, and only after their time."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -74,21 +74,21 @@ def add_attempts(context: Context, document_id: str, *ages: float) -> None:
     )
 
 
-def went(context: Context, *, dry_run: bool = False) -> dict[str, int]:
-    found = prune(context, dry_run=dry_run)
-    assert not [one.error for one in found if one.error]
-    return {one.name: one.removed for one in found if one.removed}
+def pruned(context: Context, *, dry_run: bool = False) -> dict[str, int]:
+    counts = prune(context, dry_run=dry_run)
+    assert not [kind.error for kind in counts if kind.error]
+    return {kind.name: kind.removed for kind in counts if kind.removed}
 
 
 def keeping(context: Context, **days_and_counts: float) -> Context:
-    """The same database under other settings."""
-    kept = RetentionSettings(**days_and_counts)
-    return new_context(context.settings.model_copy(update={"retention": kept}))
+    """Return a context of the same database with other retention settings."""
+    retention = RetentionSettings(**days_and_counts)
+    return new_context(context.settings.model_copy(update={"retention": retention}))
 
 
 @pytest.fixture
 def documents(context: Context) -> list[str]:
-    """Completed documents that ended 0, 10, 20 and 30 days ago, each with files, an attempt and two calls."""
+    """Documents completed 0, 10, 20 and 30 days ago, each with files, an attempt and two calls."""
     ids = []
     for age in (0, 10, 20, 30):
         document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2, finished_at=ago(age))
@@ -102,28 +102,30 @@ def documents(context: Context) -> list[str]:
     return ids
 
 
-def test_by_default_ledgers_go_after_90_days_and_results_never(context: Context, documents: list[str]) -> None:
+def test_by_default_ledgers_are_removed_after_90_days_and_results_never(context: Context, documents: list[str]) -> None:
     old = insert_document(context, D.COMPLETED, [P.COMPLETED], finished_at=ago(1000))
     add_attempts(context, old, 89, 91, 1000)
     add_calls(context, 89, 91)
     expected = {"attempts": 2, "calls": 1}
-    assert went(context, dry_run=True) == expected
+    assert pruned(context, dry_run=True) == expected
     assert count(context, ATTEMPTS) == 7, "a dry run removes nothing"
-    assert went(context) == expected
+    assert pruned(context) == expected
     assert (count(context, DOCUMENTS), count(context, ATTEMPTS), count(context, CALLS)) == (5, 5, 9)
-    assert went(context) == {}
+    assert pruned(context) == {}
 
 
-def test_finished_documents_go_by_age_with_their_rows_files_and_words(context: Context, documents: list[str]) -> None:
+def test_finished_documents_are_removed_by_age_with_rows_files_and_texts(
+    context: Context, documents: list[str]
+) -> None:
     insert_document(context, D.PROCESSING, updated_at=ago(100))
     insert_document(context, D.PAUSED, updated_at=ago(100))
     context = keeping(context, documents_days=15)
-    assert went(context, dry_run=True) == {"documents": 2}
-    assert went(context) == {"documents": 2}
+    assert pruned(context, dry_run=True) == {"documents": 2}
+    assert pruned(context) == {"documents": 2}
     with context.db.read() as session:
         assert set(documents[:2]) <= set(session.execute(select(DOCUMENTS.c.id)).scalars())
         words = {row.scope_id: (row.preview, row.error) for row in session.execute(select(CALLS))}
-    assert [words[one] for one in documents] == [("Dear Ann", "said Ann")] * 2 + [("", None)] * 2
+    assert [words[document_id] for document_id in documents] == [("Dear Ann", "said Ann")] * 2 + [("", None)] * 2
     assert (count(context, DOCUMENTS), count(context, PAGES), count(context, ATTEMPTS)) == (4, 10, 2)
     assert sorted(path.name for path in context.settings.upload_dir.iterdir()) == sorted(documents[:2])
     assert sorted(path.name for path in context.settings.output_dir.iterdir()) == sorted(documents[:2])
@@ -132,33 +134,33 @@ def test_finished_documents_go_by_age_with_their_rows_files_and_words(context: C
 
 def test_the_newest_finished_documents_are_kept_by_number(context: Context, documents: list[str]) -> None:
     context = keeping(context, documents_count=3)
-    assert went(context) == {"documents": 1}
+    assert pruned(context) == {"documents": 1}
     with context.db.read() as session:
         assert set(session.execute(select(DOCUMENTS.c.id)).scalars()) == set(documents[:3])
     context.db.dispose()
 
 
-def test_a_document_that_is_taken_up_again_meanwhile_stays(
+def test_a_document_retried_during_pruning_is_kept(
     context: Context, documents: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = keeping(context, documents_days=15)
     revived, remove_all = documents[2], files.remove_all
 
     def remove_then_revive(settings: Settings, document_id: str) -> None:
-        """Both documents were found due; while the files of the older one go, a user retries the other."""
+        """Two documents are due. While pruning removes the files of the older one, a user retries the other."""
         remove_all(settings, document_id)
         back = update(DOCUMENTS).where(DOCUMENTS.c.id == revived).values(status=D.PROCESSING, finished_at=None)
         context.db.run(lambda session: session.execute(back))
 
     monkeypatch.setattr(files, "remove_all", remove_then_revive)
-    assert went(context) == {"documents": 1}
+    assert pruned(context) == {"documents": 1}
     with context.db.read() as session:
         assert session.execute(select(func.count()).where(DOCUMENTS.c.id == revived)).scalar_one() == 1
         assert session.execute(select(func.count()).where(ATTEMPTS.c.document_id == revived)).scalar_one() == 1
     context.db.dispose()
 
 
-def test_rows_go_in_portions_by_age_or_number_whichever_is_less(context: Context) -> None:
+def test_rows_are_removed_in_portions_by_age_or_number(context: Context) -> None:
     add_calls(context, *(number / 2 for number in range(20)))  # 0 to 9.5 days
     kinds = {
         rule: retention.rows("calls", rule, CALLS.c.id, CALLS.c.created_at, portion=3)
@@ -176,16 +178,16 @@ def test_rows_go_in_portions_by_age_or_number_whichever_is_less(context: Context
         assert session.execute(select(func.min(CALLS.c.created_at))).scalar_one() == ago(4.5)
 
 
-def test_calls_of_two_days_stay_whatever_is_set_since_spend_caps_count_them(context: Context) -> None:
+def test_calls_of_two_days_are_kept_because_spend_caps_count_them(context: Context) -> None:
     add_calls(context, *[1] * 10, *[3] * 10)
     context = keeping(context, calls_count=5)
-    assert went(context) == {"calls": 10}
+    assert pruned(context) == {"calls": 10}
     with pytest.raises(ValueError, match="at least 2"):
         RetentionSettings(calls_days=1)
     context.db.dispose()
 
 
-def test_runs_that_ended_go_except_the_last_and_those_with_open_batches(context: Context) -> None:
+def test_ended_runs_are_removed_except_the_last_and_runs_with_open_batches(context: Context) -> None:
     def run(name: str, age: float, **values: Any) -> dict[str, Any]:
         at = {"created_at": ago(age), "updated_at": ago(age), "finished_at": ago(age)}
         return {"id": name, "status": "IDLE", "active": None, **at, **values}
@@ -195,64 +197,64 @@ def test_runs_that_ended_go_except_the_last_and_those_with_open_batches(context:
     batch = {"correlation_id": "c", "mode": "full", "song_ids": "[]", "songs": 0, "created_at": NOW, "updated_at": NOW}
     for run_id, status in (("open", "PENDING"), ("old", "FAILED")):
         add(context, BATCHES, {**batch, "run_id": run_id, "status": status})
-    assert went(context) == {"runs": 2}
+    assert pruned(context) == {"runs": 2}
     with context.db.read() as session:
         assert set(session.execute(select(RUNS.c.id)).scalars()) == {"open", "last"}
         assert list(session.execute(select(BATCHES.c.run_id)).scalars()) == ["open"]
 
 
-def test_events_go_by_age_and_number_and_their_numbers_go_on(context: Context) -> None:
+def test_events_are_removed_by_age_and_number_and_their_numbering_continues(context: Context) -> None:
     document_id = insert_document(context, D.PENDING)
     for event in (DocumentEvent.PAUSE, DocumentEvent.RESUME_SPLIT, DocumentEvent.PAUSE):
         context.db.run(lambda session, event=event: DOCUMENT.move(session, DOCUMENTS, event))
     old = update(EVENTS).where(EVENTS.c.seq <= 2).values(created_at=ago(91))
     context.db.run(lambda session: session.execute(old))
-    assert went(context, dry_run=True) == {"events": 2}
-    assert went(context) == {"events": 2}
+    assert pruned(context, dry_run=True) == {"events": 2}
+    assert pruned(context) == {"events": 2}
     limited = keeping(context, events_count=1, events_days=0)
     remove(context, document_id)
-    assert went(limited)["events"] == 1
+    assert pruned(limited)["events"] == 1
     with context.db.read() as session:
         assert (outbox.first_seq(session), outbox.last_seq(session)) == (4, 4)
-        assert [one.type for one in outbox.after(session, 0, 10)] == ["document.deleted"]
+        assert [stored.type for stored in outbox.after(session, 0, 10)] == ["document.deleted"]
     limited.db.dispose()
 
 
-def test_progress_goes_by_age_and_number(context: Context) -> None:
+def test_progress_is_removed_by_age_and_number(context: Context) -> None:
     for age in (100, 91, 89):
         context.redis.xadd(events.STREAM, {"flow": "documents"}, id=f"{int(ago(age).timestamp() * 1000)}-0")
     for _ in range(5):
         events.publish(context.redis, "documents", "moved")
-    assert went(context, dry_run=True) == {"progress": 2}
-    assert went(context) == {"progress": 2}
+    assert pruned(context, dry_run=True) == {"progress": 2}
+    assert pruned(context) == {"progress": 2}
     limited = keeping(context, events_count=4)
-    assert went(limited) == {"progress": 2}
+    assert pruned(limited) == {"progress": 2}
     assert context.redis.xlen(events.STREAM) == 4
     limited.db.dispose()
 
 
-def test_deleting_a_document_blanks_what_its_calls_said(context: Context, documents: list[str]) -> None:
+def test_deleting_a_document_blanks_the_texts_of_its_calls(context: Context, documents: list[str]) -> None:
     remove(context, documents[0])
     with context.db.read() as session:
-        said = select(AiCall.preview, AiCall.error).where(AiCall.scope_id == documents[0])
-        assert session.execute(said).all() == [("", None)] * 2
+        texts = select(AiCall.preview, AiCall.error).where(AiCall.scope_id == documents[0])
+        assert session.execute(texts).all() == [("", None)] * 2
         others = select(func.count()).where(AiCall.preview == "Dear Ann")
         assert session.execute(others).scalar_one() == 6
 
 
-def test_one_kind_that_raises_does_not_stop_the_others(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kind_whose_pruning_fails_does_not_stop_the_others(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     add_calls(context, 100)
 
     def broken(*_: Any, **__: Any) -> int:
         raise RuntimeError("no such stream")
 
     monkeypatch.setattr(events, "trim", broken)
-    found = {one.name: (one.removed, one.error) for one in prune(context)}
-    assert found["calls"] == (1, None)
-    assert found["progress"] == (0, "no such stream")
+    outcomes = {kind.name: (kind.removed, kind.error) for kind in prune(context)}
+    assert outcomes["calls"] == (1, None)
+    assert outcomes["progress"] == (0, "no such stream")
 
 
-def test_the_command_says_what_would_go_and_what_went(context: Context) -> None:
+def test_the_prune_command_reports_due_and_removed_rows(context: Context) -> None:
     add_calls(context, 100, 1)
     with capture_logs():
         dry = CliRunner().invoke(app, ["prune", "--dry-run"])
@@ -263,18 +265,18 @@ def test_the_command_says_what_would_go_and_what_went(context: Context) -> None:
     assert count(context, CALLS) == 2
     with capture_logs():
         done = CliRunner().invoke(app, ["prune", "--json"])
-    assert {one["name"]: one["removed"] for one in json.loads(done.stdout)}["calls"] == 1
+    assert {kind["name"]: kind["removed"] for kind in json.loads(done.stdout)}["calls"] == 1
     assert count(context, CALLS) == 1
 
 
-def test_the_sizes_of_tables_are_told_largest_first(context: Context) -> None:
+def test_the_sizes_of_tables_are_listed_largest_first(context: Context) -> None:
     add_calls(context, *range(300), preview="x" * 400)
     add(context, RUNS, {"id": "r", "created_at": NOW, "updated_at": NOW})
     first, *rest = table_sizes(context.db)
     assert (first.name, first.rows, first.estimated) == ("ai_calls", 300, False)
     assert first.bytes is None or first.bytes > 100_000
-    assert {one.name for one in rest} >= {"music_runs"}
-    assert all(one.rows for one in rest)
+    assert {table.name for table in rest} >= {"music_runs"}
+    assert all(table.rows for table in rest)
 
 
 def test_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

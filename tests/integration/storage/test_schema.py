@@ -54,14 +54,14 @@ def migrated() -> bool:
 
 @pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
-    """A database without any table."""
+    """A database without tables."""
     database = Database(database_url)
     yield database
     database.dispose()
 
 
 def is_managed(name: str | None, kind: str, _parents: object) -> bool:
-    """Alembic's `include_name`. Full-text tables have no models: FTS5 makes several for each."""
+    """Alembic's `include_name`: leave out full-text tables, which have no models and for which FTS5 creates several."""
     return kind != "table" or not re.search(r"_fts(_|$)", name or "")
 
 
@@ -72,7 +72,7 @@ def tables(db: Database) -> set[str]:
 
 
 def run(db: Database, name: str, revision: str) -> None:
-    """`alembic upgrade` or `alembic downgrade`."""
+    """Run `alembic upgrade` or `alembic downgrade`."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with db.engine.connect() as connection:
@@ -140,8 +140,8 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
     }
 
 
-def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
-    """In every table that numbers its rows: accounts, calls and vectors name them."""
+def test_ids_of_deleted_rows_are_not_reused(db: Database) -> None:
+    """In every table that numbers its rows, because accounts, calls and vectors refer to the numbers."""
     run(db, "upgrade", "0016")
     with db.transaction() as session:
         session.execute(
@@ -151,14 +151,14 @@ def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
                 "VALUES (7, '', '', '', '', '', '', '', '', '', 0, 0, 0, 0, '', '2026-11-01 00:00:00')"
             )
         )
-        asked = "INSERT INTO api_work (flow, item_id, owner, since) VALUES (:flow, '7', 'ann', '2026-11-01 00:00:00')"
-        session.execute(text(asked), [{"flow": "documents"}, {"flow": "screenshots"}])
+        sql = "INSERT INTO api_work (flow, item_id, owner, since) VALUES (:flow, '7', 'ann', '2026-11-01 00:00:00')"
+        session.execute(text(sql), [{"flow": "documents"}, {"flow": "screenshots"}])
     schema.migrate(db)
     with db.read() as session:
         assert set(session.execute(text("SELECT owner, item_id FROM spend_reservations")).all()) == {
             ("ann", "7"),
             ("ann", "frame:7"),
-        }, "who asked for what is under way is known"
+        }, "the migration keeps the owners of work under way"
     other = Database(db.url.render_as_string(hide_password=False))
     row = call_row("p", other.now())
     for expected in (8, 9) if db.is_sqlite else (1, 2):
@@ -170,13 +170,13 @@ def test_no_id_comes_again_after_its_row_was_deleted(db: Database) -> None:
         known = Base.metadata.sorted_tables
         numbered = {table.name for table in known if table.dialect_options["sqlite"]["autoincrement"]}
         with other.read() as session:
-            said = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
-            assert set(session.execute(text(said)).scalars()) == numbered
+            query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'"
+            assert set(session.execute(text(query)).scalars()) == numbered
             assert session.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
     other.dispose()
 
 
-def test_a_database_that_is_current_is_left_alone(db: Database) -> None:
+def test_migrating_a_current_database_changes_nothing(db: Database) -> None:
     schema.migrate(db)
     assert not schema.migrate(db)
 
@@ -208,7 +208,7 @@ def test_alembic_s_own_check_finds_nothing_to_do(db: Database) -> None:
         command.check(config)
 
 
-def test_every_migration_can_be_taken_back_and_made_again(db: Database) -> None:
+def test_every_migration_can_be_reverted_and_repeated(db: Database) -> None:
     run(db, "upgrade", "head")
     run(db, "downgrade", "base")
     assert tables(db) == {"alembic_version"}
@@ -218,7 +218,7 @@ def test_every_migration_can_be_taken_back_and_made_again(db: Database) -> None:
     assert {"documents", "pages"} <= tables(db)
 
 
-def test_songs_that_are_there_are_found_by_their_words_after_the_migration(db: Database) -> None:
+def test_the_migration_indexes_the_words_of_existing_songs(db: Database) -> None:
     schema.migrate(db)
     now = datetime.now(UTC)
     tags = SongTags("a", "So What", "Miles Davis", "Kind of Blue")
@@ -235,7 +235,7 @@ def test_rows_can_be_written_to_the_migrated_schema(db: Database) -> None:
         assert session.execute(select(DOCUMENTS)).all() == []
 
 
-def test_threads_that_migrate_at_once_do_it_once(database_url: str) -> None:
+def test_simultaneous_threads_migrate_once(database_url: str) -> None:
     barrier = Barrier(6)
 
     def migrate(_: int) -> bool:
@@ -251,13 +251,13 @@ def test_threads_that_migrate_at_once_do_it_once(database_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Database) -> None:
+def test_simultaneous_processes_migrate_once(database_url: str, db: Database) -> None:
     program = (
         "import sys\n"
         "from pipeline.storage import schema\n"
         "from pipeline.storage.database import Database\n"
         "db = Database(sys.argv[1])\n"
-        "sys.stdin.read()\n"  # all begin when their standard input is closed
+        "sys.stdin.read()\n"  # all start when their standard input is closed
         "print(schema.migrate(db))\n"
         "db.dispose()\n"
     )
@@ -278,12 +278,12 @@ def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Databa
     assert schema.current(db) == schema.HEAD
 
 
-def test_a_migration_that_fails_leaves_no_half_of_a_schema(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_migration_leaves_no_partial_schema(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*_: object) -> None:
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patched:
-        # The last thing of the migration: everything before it was done.
+        # Fail at the last step of the migration, after all its changes.
         patched.setattr("alembic.runtime.migration.HeadMaintainer.update_to_step", breaks)
         with pytest.raises(RuntimeError, match="power cut"):
             schema.migrate(db)
@@ -291,7 +291,7 @@ def test_a_migration_that_fails_leaves_no_half_of_a_schema(db: Database, monkeyp
     assert schema.migrate(db)
 
 
-def test_what_documents_cost_before_is_taken_from_the_calls_on_record(db: Database) -> None:
+def test_the_migration_computes_costs_of_documents_from_recorded_calls(db: Database) -> None:
     run(db, "upgrade", "0007")
     known = MetaData()
     known.reflect(db.engine, only=["documents", "page_attempts", "ai_calls"])
@@ -312,7 +312,7 @@ def test_what_documents_cost_before_is_taken_from_the_calls_on_record(db: Databa
 
 
 def filled(table: Table, **values: Any) -> dict[str, Any]:
-    """A row with these values, and something in every other column that needs one."""
+    """Return a row with these values, and a placeholder in every other required column."""
     blank: dict[type, Any] = {str: "x", int: 0, float: 0.0, bool: False, datetime: datetime(2026, 1, 1)}  # noqa: DTZ001
     needed = [column for column in table.columns if not column.nullable and column.name not in values]
     return {**{column.name: blank[column.type.python_type] for column in needed}, **values}

@@ -1,4 +1,4 @@
-"""Search finds stored vectors on both databases, also with vectors in memory."""
+"""Searches for stored vectors on both databases, with and without vectors in memory."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def ids(hits: list[Hit]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def rows() -> "Floats":
-    """Too many to be compared exactly: near one of 200 centres each, as texts are near their subjects."""
+    """Too many vectors for an exact comparison, each near one of 200 centres, as texts are near their subjects."""
     random = np.random.default_rng(1)
     centres = random.normal(size=(200, DIMS))
     near = centres[random.integers(0, 200, MANY)] + random.normal(size=(MANY, DIMS))
@@ -52,7 +52,7 @@ def rows() -> "Floats":
 
 @pytest.fixture
 def other(context: Context) -> Iterator[Database]:
-    """Another process's view: connections of its own, and nothing in memory."""
+    """A database as another process has it, with its own connections and no vectors in memory."""
     database = Database(context.settings.effective_database_url)
     yield database
     database.dispose()
@@ -67,27 +67,27 @@ def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Co
         vectors.upsert(session, "song", "old", [(9001, rows[0])])
         vectors.upsert(session, "song", "m", [(9002, [1.0, 2.0])])
     with context.db.read() as session:
-        found = nearest.search(session, "song", "m", rows[4321], 5)
+        hits = nearest.search(session, "song", "m", rows[4321], 5)
         without = nearest.search(session, "song", "m", rows[4321], 5, without=4321)
     scores = rows @ rows[4321] / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows[4321])
-    assert ids(found) == list(np.argsort(-scores)[:5])
-    assert found[0].score == pytest.approx(1.0)
-    assert ids(without)[:4] == ids(found)[1:]
+    assert ids(hits) == list(np.argsort(-scores)[:5])
+    assert hits[0].score == pytest.approx(1.0)
+    assert ids(without)[:4] == ids(hits)[1:]
 
 
-def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Context) -> None:
+def test_a_new_vector_replaces_the_old_one_and_removed_vectors_are_deleted(context: Context) -> None:
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "a", [(1, [1.0, 0.0])])
         vectors.upsert(session, "song", "b", [(1, [0.0, 1.0, 0.0])])
         assert nearest.search(session, "song", "a", [1.0, 0.0], 3) == []
-        found = vectors.get(session, "song", 1)
-        assert found is not None
-        assert (found[0], found[1].tolist()) == ("b", [0.0, 1.0, 0.0])
+        stored = vectors.get(session, "song", 1)
+        assert stored is not None
+        assert (stored[0], stored[1].tolist()) == ("b", [0.0, 1.0, 0.0])
         vectors.remove(session, "song", [1, 2])
         assert vectors.get(session, "song", 1) is None
 
 
-def test_zeros_and_nothing_find_nothing(context: Context) -> None:
+def test_a_zero_vector_and_an_unknown_model_have_no_hits(context: Context) -> None:
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "a", [(1, [0.0, 0.0]), (2, [1.0, 0.0])])
         assert nearest.search(session, "song", "a", [0.0, 0.0], 3) == []
@@ -98,7 +98,7 @@ def test_zeros_and_nothing_find_nothing(context: Context) -> None:
 
 
 @pytest.mark.parametrize("rows", [[[float("nan")]], [[1.0], [1.0, 2.0]], [[]], []])
-def test_what_is_no_vector_is_refused(rows: list[list[float]]) -> None:
+def test_an_invalid_vector_is_refused(rows: list[list[float]]) -> None:
     with pytest.raises(ValueError):
         vectors.pack(rows)
 
@@ -110,13 +110,13 @@ def test_small_collections_are_compared_exactly(context: Context, dims: int) -> 
     put(context.db, list(enumerate(stored)))
     query = random.normal(size=dims).astype(np.float32)
     scores = stored @ query / np.linalg.norm(stored, axis=1) / np.linalg.norm(query)
-    found = find(context.db, query, 300)
-    assert ids(found) == list(np.argsort(-scores))
-    assert [hit.score for hit in found] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-5)
+    hits = find(context.db, query, 300)
+    assert ids(hits) == list(np.argsort(-scores))
+    assert [hit.score for hit in hits] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-5)
 
 
 @pytest.mark.slow
-def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Context, rows: "Floats") -> None:
+def test_a_search_of_many_misses_at_most_one_percent_of_the_ten_best(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     random = np.random.default_rng(2)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -129,14 +129,14 @@ def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Con
 
 def test_scores_of_many_are_exact(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
-    found = find(context.db, rows[7], 20)
+    hits = find(context.db, rows[7], 20)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     scores = unit @ unit[7]
-    assert [hit.score for hit in found] == pytest.approx(scores[ids(found)].tolist(), abs=1e-5)
-    assert found[0].item_id == 7
+    assert [hit.score for hit in hits] == pytest.approx(scores[ids(hits)].tolist(), abs=1e-5)
+    assert hits[0].item_id == 7
 
 
-def test_only_among_those_that_are_named(context: Context, rows: "Floats") -> None:
+def test_a_search_is_limited_to_the_named_items(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with context.db.read() as session:
         for few in (range(100, 200), range(200, 2200)):
@@ -147,7 +147,7 @@ def test_only_among_those_that_are_named(context: Context, rows: "Floats") -> No
 
 
 def test_changes_of_others_are_seen_by_the_next_search(context: Context, other: Database, rows: "Floats") -> None:
-    """New, changed and removed vectors, and those of another model; searched with all codes in memory."""
+    """Search new, changed and removed vectors, and vectors of another model, with all codes in memory."""
     put(context.db, list(enumerate(rows)))
     assert ids(find(context.db, rows[0], 1)) == [0]
     put(other, [(MANY, rows[0] * 2), (1, -rows[1])])
@@ -188,7 +188,7 @@ def test_another_process_sees_and_changes_the_same(context: Context, rows: "Floa
     assert ids(find(context.db, rows[9], 1)) == [MANY]
 
 
-def test_what_is_rolled_back_was_never_there(context: Context, rows: "Floats") -> None:
+def test_rolled_back_vectors_have_no_hits(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "m", [(MANY, rows[0])])
@@ -201,7 +201,7 @@ def test_what_is_rolled_back_was_never_there(context: Context, rows: "Floats") -
         assert set(session.execute(select(CODES.c.version)).scalars()) == {1}
 
 
-def test_nobody_else_sees_what_is_not_committed(context: Context, other: Database, rows: "Floats") -> None:
+def test_uncommitted_vectors_are_invisible_to_others(context: Context, other: Database, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     with other.transaction() as session:
         vectors.upsert(session, "song", "m", [(MANY, rows[0] * 2)])
@@ -233,7 +233,7 @@ def test_searches_in_many_threads_while_another_writes_miss_nothing(context: Con
         assert all(future.result(60) >= 5 for future in running)
 
 
-def test_a_writer_of_two_kinds_does_not_stop_a_writer_of_the_other_order(context: Context) -> None:
+def test_writers_of_two_kinds_in_opposite_order_do_not_deadlock(context: Context) -> None:
     vector = np.ones(4, np.float32)
 
     def write(kinds: tuple[str, str], first: int) -> None:
@@ -256,7 +256,7 @@ def test_a_child_of_a_fork_can_search(context: Context, rows: "Floats") -> None:
     put(context.db, list(enumerate(rows)))
     find(context.db, rows[0], 1)
     url = context.settings.effective_database_url
-    # At the fork another thread is in the midst of a search.
+    # Fork as if another thread were searching: with the lock held.
     with memory._lock:
         child = os.fork()
         if child == 0:
@@ -268,7 +268,7 @@ def test_a_child_of_a_fork_can_search(context: Context, rows: "Floats") -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
+def test_memory_is_bounded_by_bytes_and_keeps_the_last_used_kinds(
     context: Context, rows: "Floats", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = [f"kb:{number}" for number in range(40)]
@@ -276,25 +276,25 @@ def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
         for number, kind in enumerate(kinds):
             vectors.upsert(tx, kind, "m", [(number, rows[number])])
 
-    def kept() -> list[str]:
+    def cached_kinds() -> list[str]:
         return [of.kind for of in memory._kept[context.db.engine.pool].indexes]
 
     with context.db.read() as session:
         assert ids(nearest.search_many(session, kinds, "m", rows[7], 1)) == [7]
-        assert kept() == sorted(kinds)
+        assert cached_kinds() == sorted(kinds)
         total = sum(each.size for each in memory._kept[context.db.engine.pool].indexes.values())
         monkeypatch.setattr(memory, "BUDGET", total // 40 * 3)
         for number in (1, 2, 3, 1):
             assert ids(nearest.search(session, f"kb:{number}", "m", rows[1], 1)) == [number]
         assert nearest.search(session, "kb:none", "m", rows[1], 1) == []
-        assert kept() == ["kb:3", "kb:1", "kb:none"]
-        # More than there is room for is found all the same.
+        assert cached_kinds() == ["kb:3", "kb:1", "kb:none"]
+        # A search of more kinds than fit into memory still has all hits.
         assert ids(nearest.search_many(session, kinds, "m", rows[7], 1)) == [7]
-        assert len(kept()) == 3
+        assert len(cached_kinds()) == 3
 
 
 def test_a_code_is_the_same_everywhere() -> None:
-    """Codes are stored: if this fails, a migration must make them anew."""
+    """Codes are stored. If this fails, add a migration that computes them anew."""
     vector = np.zeros((1, 5), np.float32)
     vector[0] = [0.5, -1.0, 2.0, 0.25, 4.0]
     assert codes.encode(vector)[0][:8].hex() == "05c13c3dbef3693c"
@@ -302,7 +302,7 @@ def test_a_code_is_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 64, 1000, 1024, 1100, 1536, 3072])
-def test_the_rotation_keeps_what_it_can_of_cosines(dims: int) -> None:
+def test_the_rotation_preserves_cosines_approximately(dims: int) -> None:
     random = np.random.default_rng(dims)
     pair = random.normal(size=(2, dims)).astype(np.float32)
     turned = codes.rotated(pair)

@@ -26,7 +26,7 @@ EACH = 20
 
 @pytest.fixture(autouse=True)
 def by_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fits into a test is compared by code, as if it were large."""
+    """Compare even the tests' small collections by code, like large ones."""
     monkeypatch.setattr(nearest, "_EXACT_VALUES", 0)
     monkeypatch.setattr(nearest, "_CANDIDATES", 200)
 
@@ -38,7 +38,7 @@ def rows() -> "Floats":
 
 @pytest.fixture
 def filled(context: Context, rows: "Floats") -> Context:
-    """Items have the same ids in every kind."""
+    """A context with vectors whose items have the same ids in every kind."""
     with context.db.transaction() as session:
         for kind, own in zip(KINDS, rows, strict=True):
             vectors.upsert(session, kind, "m", list(enumerate(own)))
@@ -47,7 +47,7 @@ def filled(context: Context, rows: "Floats") -> Context:
 
 @pytest.fixture
 def other(context: Context) -> Iterator[Database]:
-    """Another process's view: connections of its own, and nothing in memory."""
+    """A database as another process has it, with its own connections and no vectors in memory."""
     database = Database(context.settings.effective_database_url)
     yield database
     database.dispose()
@@ -83,7 +83,7 @@ def test_many_kinds_together_have_the_hits_that_each_has_alone(filled: Context, 
         )
 
 
-def test_only_named_items_of_many_kinds_are_found(filled: Context, rows: "Floats") -> None:
+def test_a_search_of_many_kinds_is_limited_to_named_items(filled: Context, rows: "Floats") -> None:
     for some in ([3], [3, 5, 900], list(range(3, 15))):
         with filled.db.read() as session:
             hits = nearest.search_many(session, KINDS, "m", rows[8, 5], 7, among=some)
@@ -115,16 +115,16 @@ def test_changes_of_others_in_several_kinds_are_seen_at_once(filled: Context, ot
         vectors.upsert(session, KINDS[1], "m", [(500, rows[0, 0]), (1, -rows[1, 1])])
         vectors.upsert(session, KINDS[2], "new", [(2, rows[2, 2])])
         vectors.upsert(session, "kb:new", "m", [(1, rows[0, 0])])
-    asked = [*KINDS, "kb:new"]
-    assert named(find(filled.db, asked, rows[0, 0], 2)) == [("kb:new", 1), (KINDS[1], 500)]
-    everything = set(named(find(filled.db, asked, rows[0, 0], 5000)))
+    kinds = [*KINDS, "kb:new"]
+    assert named(find(filled.db, kinds, rows[0, 0], 2)) == [("kb:new", 1), (KINDS[1], 500)]
+    everything = set(named(find(filled.db, kinds, rows[0, 0], 5000)))
     assert everything == {(kind, n) for kind in KINDS for n in range(EACH)} - {(KINDS[0], 0), (KINDS[2], 2)} | {
         (KINDS[1], 500),
         ("kb:new", 1),
     }
 
 
-def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, rows: "Floats") -> None:
+def test_a_search_finds_the_vectors_of_its_own_transaction(filled: Context, rows: "Floats") -> None:
     with filled.db.transaction() as session:
         vectors.upsert(session, KINDS[4], "m", [(500, rows[9, 9] * 2)])
         vectors.remove(session, KINDS[9], [9])
@@ -135,7 +135,7 @@ def test_what_a_transaction_wrote_itself_is_found_among_many(filled: Context, ro
     assert named(find(filled.db, KINDS, rows[9, 9], 1)) == [(KINDS[9], 9)]
 
 
-def test_what_was_removed_takes_no_places_from_what_is_left(
+def test_removed_vectors_do_not_displace_remaining_hits(
     filled: Context, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nearest, "_CANDIDATES", 20)
@@ -146,16 +146,16 @@ def test_what_was_removed_takes_no_places_from_what_is_left(
     assert all(hit.item_id >= 1000 for hit in find(filled.db, KINDS, query, 30))
     with other.transaction() as session:
         vectors.remove(session, KINDS[3], range(1000, 1390))
-    found = find(filled.db, KINDS, query, 30)
-    assert sorted(hit.item_id for hit in found[:10]) == list(range(1390, 1400))
-    assert len(found) == 30
+    hits = find(filled.db, KINDS, query, 30)
+    assert sorted(hit.item_id for hit in hits[:10]) == list(range(1390, 1400))
+    assert len(hits) == 30
 
 
 @pytest.mark.parametrize("much", [False, True])
-def test_a_transaction_that_began_earlier_sees_what_was_there_then(
+def test_an_earlier_transaction_searches_its_own_snapshot(
     filled: Context, other: Database, rows: "Floats", monkeypatch: pytest.MonkeyPatch, *, much: bool
 ) -> None:
-    """Others have what is new in memory already. `much`: too much has changed to tell it apart there."""
+    """Other transactions have loaded the new vectors. `much`: more have changed than the index keeps apart."""
     if much:
         monkeypatch.setattr("pipeline.storage.vectors.index._MOST_RECENT", 1)
     find(filled.db, KINDS, rows[0, 0])
@@ -168,14 +168,14 @@ def test_a_transaction_that_began_earlier_sees_what_was_there_then(
                 vectors.remove(session, KINDS[0], [0])
                 vectors.upsert(session, KINDS[0], "m", [(500 + number, rows[0, 0]), (1, rows[0, 1] * -1)])
             assert find(filled.db, KINDS, rows[0, 0], 1)[0].item_id == 500
-        kept = memory._kept[filled.db.engine.pool].indexes
-        newest = {of: each.version for of, each in kept.items()}
+        in_memory = memory._kept[filled.db.engine.pool].indexes
+        newest = {of: each.version for of, each in in_memory.items()}
         seen = nearest.search_many(earlier, KINDS, "m", rows[0, 0], 50)
         assert named(seen)[0] == (KINDS[0], 0)
         assert named(nearest.search_many(earlier, KINDS, "m", rows[0, 1], 1)) == [(KINDS[0], 1)]
         assert {hit.item_id for hit in seen} <= set(range(EACH))
-        # The others' is still there: they need not read it again.
-        assert {of: each.version for of, each in kept.items()} == newest
+        # The newer indexes stay in memory for the other transactions.
+        assert {of: each.version for of, each in in_memory.items()} == newest
     assert find(filled.db, KINDS, rows[0, 0], 1)[0].item_id == 500
 
 
@@ -183,12 +183,12 @@ def test_a_restored_backup_is_read_again(
     filled: Context, other: Database, rows: "Floats", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find(filled.db, KINDS, rows[0, 0])
-    kept = memory._kept[filled.db.engine.pool]
-    of, known = next((of, each) for of, each in kept.indexes.items() if of.kind == KINDS[0])
-    kept.indexes[of] = known.changed(known.version + 5, 0.0, known.ids[:5], known.ids[:0], known.words[:, :0])
+    cached = memory._kept[filled.db.engine.pool]
+    of, known = next((of, each) for of, each in cached.indexes.items() if of.kind == KINDS[0])
+    cached.indexes[of] = known.changed(known.version + 5, 0.0, known.ids[:5], known.ids[:0], known.words[:, :0])
     monkeypatch.setattr(memory, "_LONGEST_S", 0.0)
     assert named(find(filled.db, KINDS, rows[0, 0], 1)) == [(KINDS[0], 0)]
-    assert kept.indexes[of].version == known.version
+    assert cached.indexes[of].version == known.version
 
 
 def test_many_threads_search_and_write_without_a_miss_or_a_deadlock(filled: Context, rows: "Floats") -> None:

@@ -31,9 +31,9 @@ def settings_env() -> dict[str, str]:
 @pytest.fixture
 def announcements(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The announced queues, an entry for each announcement."""
-    found: list[list[str]] = []
-    monkeypatch.setattr(watchdog, "announce_gates", lambda _, queues: found.append(list(queues)))
-    return found
+    announced: list[list[str]] = []
+    monkeypatch.setattr(watchdog, "announce_gates", lambda _, queues: announced.append(list(queues)))
+    return announced
 
 
 def _wake_ups(context: Context) -> int:

@@ -15,7 +15,7 @@ Connect = Callable[..., TestClient]
 
 @pytest.fixture
 def connect(context: Context) -> Iterator[Connect]:
-    """Makes clients of an API that listens on `host`, with a key of `scope` or without any."""
+    """Return a function that creates clients of an API on `host`, with a key of `scope` or without a key."""
     open_clients: list[TestClient] = []
 
     def make(scope: Scope | None = None, host: str = "127.0.0.1") -> TestClient:

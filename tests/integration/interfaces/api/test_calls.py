@@ -1,4 +1,4 @@
-"""`/api/v1/calls`: filters, pages and figures; what models said is for administrators."""
+"""`/api/v1/calls`: filters, pages and figures; only administrators see the models' texts."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ LIST, STATS = f"{PREFIX}/calls", f"{PREFIX}/calls/stats"
 
 
 def make(context: Context, *errors: str) -> None:
-    """A call of the documents flow for each status, two seconds between each pair; both of a pair at one moment."""
+    """Record a call of the documents flow for each status, in pairs at equal times, two seconds apart."""
     now = context.db.now()
     rows = [
         {
@@ -42,7 +42,7 @@ def make(context: Context, *errors: str) -> None:
 
 
 @pytest.mark.both_databases
-def test_pages_follow_one_another_newest_first_also_within_one_moment(api: TestClient, context: Context) -> None:
+def test_pages_of_calls_are_newest_first_even_at_equal_times(api: TestClient, context: Context) -> None:
     make(context, *["ok"] * 5)
     seen, cursor = [], None
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_an_unknown_call_is_404(api: TestClient) -> None:
         {"scope_id": "x" * 65},
     ],
 )
-def test_a_filter_that_makes_no_sense_is_refused(api: TestClient, query: dict[str, str]) -> None:
+def test_an_invalid_filter_is_refused(api: TestClient, query: dict[str, str]) -> None:
     for path in (LIST, STATS) if "limit" not in query else (LIST,):
         assert f"query.{next(iter(query))}" in problem(api.get(path, params=query), 422, "invalid")
 

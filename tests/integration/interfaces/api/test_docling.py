@@ -1,4 +1,4 @@
-"""docling-serve's API in every state of a document. That its clients work with it is shown by `make clients`."""
+"""docling-serve's API in every state of a document. `make clients` tests it with the real clients."""
 
 import base64
 import io
@@ -51,9 +51,7 @@ def merged(context: Context, *pages: PageStatus, status: DocumentStatus = Docume
     return document_id
 
 
-def test_task_is_the_document_and_its_id_says_which_formats_are_wanted(
-    api: TestClient, context: Context, pdf: Path
-) -> None:
+def test_a_task_is_a_document_and_its_id_contains_the_formats(api: TestClient, context: Context, pdf: Path) -> None:
     task = upload(api, "/v1/convert/file/async", pdf, to_formats=["md", "html"], md_page_break_placeholder="\f").json()
     assert (task["task_type"], task["task_status"], task["failure"]) == ("convert", "pending", None)
     document_id, _, wanted = task["task_id"].partition("-")
@@ -66,9 +64,7 @@ def test_task_is_the_document_and_its_id_says_which_formats_are_wanted(
     assert (waiting.status_code, waiting.json()["detail"][:21]) == (404, "Task result not found")
 
 
-def test_options_that_mean_something_here_are_kept_and_others_ignored(
-    api: TestClient, context: Context, pdf: Path
-) -> None:
+def test_supported_options_are_kept_and_others_are_ignored(api: TestClient, context: Context, pdf: Path) -> None:
     answer = upload(
         api,
         "/v1/convert/file/async",
@@ -99,7 +95,7 @@ def test_options_that_mean_something_here_are_kept_and_others_ignored(
         ({"md_page_break_placeholder": "x" * 61}, "md_page_break_placeholder"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_kept(
+def test_invalid_requests_are_refused_before_a_document_is_stored(
     api: TestClient, context: Context, pdf: Path, fields: dict[str, Any], message: str
 ) -> None:
     refused = upload(api, "/v1/convert/file/async", pdf, **fields)
@@ -109,7 +105,7 @@ def test_what_cannot_be_is_refused_before_anything_is_kept(
         assert session.execute(select(DOCUMENTS)).all() == []
 
 
-def test_sources_in_the_request_are_files_like_any_other(api: TestClient, pdf: Path) -> None:
+def test_sources_in_a_request_are_files_like_uploads(api: TestClient, pdf: Path) -> None:
     source = {"kind": "file", "base64_string": base64.b64encode(pdf.read_bytes()).decode(), "filename": "../a/b.pdf"}
     body = {"options": {"to_formats": ["json"], "do_ocr": True}, "sources": [source], "target": {"kind": "inbody"}}
     task = api.post("/v1/convert/source/async", json=body).json()
@@ -127,9 +123,7 @@ class TestFetching:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__FETCH": "true", "PENSTOCK_API__FETCH_PRIVATE": '["127.0.0.2/32"]'}
 
-    def test_file_elsewhere_is_fetched_from_where_that_is_allowed(
-        self, api: TestClient, context: Context, pdf: Path
-    ) -> None:
+    def test_a_file_is_fetched_from_an_allowed_address(self, api: TestClient, context: Context, pdf: Path) -> None:
         handler = partial(SimpleHTTPRequestHandler, directory=str(pdf.parent))
         with ThreadingHTTPServer(("127.0.0.2", 0), handler) as server:
             Thread(target=server.serve_forever, daemon=True).start()
@@ -144,7 +138,7 @@ class TestFetching:
         assert upload(api, "/v1/convert/file/async", pdf).json()["task_id"] == task["task_id"]
 
     @pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.pdf", "http://[::1]/a.pdf", "file:///etc/passwd"])
-    def test_no_other_private_address_is_asked(self, api: TestClient, url: str) -> None:
+    def test_other_private_addresses_are_not_fetched(self, api: TestClient, url: str) -> None:
         refused = api.post("/v1/convert/source/async", json={"sources": [{"kind": "http", "url": url}]})
         assert (refused.status_code, refused.json()["code"] in {"address_refused", "bad_url"}) == (422, True)
 
@@ -155,7 +149,7 @@ def test_nothing_is_fetched_unless_that_is_allowed(api: TestClient) -> None:
     assert (refused.status_code, "PENSTOCK_API__FETCH" in refused.json()["detail"]) == (403, True)
 
 
-def test_synchronous_call_that_takes_too_long_says_which_task_goes_on(api: TestClient, pdf: Path) -> None:
+def test_a_synchronous_call_past_its_time_limit_names_the_task_that_goes_on(api: TestClient, pdf: Path) -> None:
     late = upload(api, "/v1/convert/file", pdf)
     task = upload(api, "/v1/convert/file/async", pdf).json()["task_id"]
     assert (late.status_code, late.headers["location"]) == (504, f"/v1/status/poll/{task}")
@@ -167,11 +161,11 @@ class TestWaiting:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__MAX_SYNC_WAIT_S": "60", "PENSTOCK_API__THREADS": "4"}
 
-    def test_calls_that_wait_keep_nobody_else_waiting(self, api: TestClient, context: Context, pdf: Path) -> None:
+    def test_waiting_calls_do_not_block_others(self, api: TestClient, context: Context, pdf: Path) -> None:
         upload(api, "/v1/convert/file/async", pdf)
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(upload, api, "/v1/convert/file", pdf) for _ in range(8)]
-            wait_until(lambda: WAITS.now == 8, 60, "all wait, twice as many as there are threads")
+            wait_until(lambda: WAITS.now == 8, 60, "all calls wait, twice as many as there are threads")
             assert api.get("/v1/status/poll/0123456789abcdef").status_code == 404
             assert WAITS.now == 8
             with context.db.transaction() as session:
@@ -179,7 +173,7 @@ class TestWaiting:
             assert {call.result(30).json()["status"] for call in waiting} == {"failure"}
 
 
-def test_result_has_what_was_asked_for_and_nothing_else(api: TestClient, context: Context) -> None:
+def test_a_result_has_only_the_requested_formats(api: TestClient, context: Context) -> None:
     document_id = merged(context, DONE, DONE)
     result = api.get(f"/v1/result/{document_id}-mtd-2d2d").json()
     assert (result["status"], result["errors"], result["timings"]) == ("success", [], {})
@@ -188,7 +182,7 @@ def test_result_has_what_was_asked_for_and_nothing_else(api: TestClient, context
     assert converted["text_content"] == "text of page 1\n\ntext of page 2\n"
     assert converted["doctags_content"].count("<page_break>") == 1
     assert (converted["json_content"], converted["html_content"]) == (None, None)
-    # The id of a document alone is a task as well.
+    # A document's id without formats is a task, too.
     plain = api.get(f"/v1/result/{document_id}").json()["document"]
     assert plain["md_content"] == "text of page 1\n\ntext of page 2"
     assert [text["text"] for text in plain["json_content"]["texts"]] == ["text of page 1", "text of page 2"]
@@ -241,7 +235,7 @@ def test_several_files_are_one_task_with_a_zip_file(api: TestClient, context: Co
         assert archive.read("report.md") == b"text of page 1"
 
 
-def test_pictures_are_embedded_or_left_out_and_no_other_file_is_read(api: TestClient, context: Context) -> None:
+def test_pictures_are_embedded_or_left_out_without_reading_other_files(api: TestClient, context: Context) -> None:
     document_id = merged(context, DONE)
     folder = output_folder(context.settings, document_id) / "pictures"
     folder.mkdir(parents=True)
@@ -270,13 +264,13 @@ def test_pictures_are_embedded_or_left_out_and_no_other_file_is_read(api: TestCl
 @pytest.mark.parametrize(
     "task", ["0123456789abcdef", "x", "0123456789abcdef-q", "0123456789abcdef-m-0", "0" * 16 + "." * 9]
 )
-def test_unknown_task_is_told_in_the_words_that_clients_know(api: TestClient, task: str) -> None:
+def test_an_unknown_task_has_the_message_that_clients_expect(api: TestClient, task: str) -> None:
     for path in ("status/poll", "result"):
         answer = api.get(f"/v1/{path}/{task}")
         assert (answer.status_code, answer.json()["detail"]) == (404, "Task not found.")
 
 
-def test_nothing_is_left_behind_by_requests(api: TestClient, context: Context, pdf: Path) -> None:
+def test_requests_leave_no_temporary_files(api: TestClient, context: Context, pdf: Path) -> None:
     upload(api, "/v1/convert/file/async", pdf)
     upload(api, "/v1/convert/file/async", pdf, to_formats="yaml")
     assert upload(api, "/v1/convert/file", *[pdf] * 21).status_code in {400, 413, 422}

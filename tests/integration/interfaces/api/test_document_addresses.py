@@ -15,12 +15,12 @@ from tests.support.samples import text_pdf
 
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """A server that writes no log."""
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    """Where a PDF can be fetched, on this machine."""
+    """The address of a PDF on this machine."""
     text_pdf(tmp_path / "report.pdf", [["text"]])
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -37,7 +37,7 @@ class TestAllowed:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__FETCH": "true"}
 
-    def test_but_never_from_this_machine(self, api: TestClient, served: str) -> None:
+    def test_files_are_never_fetched_from_this_machine(self, api: TestClient, served: str) -> None:
         answer = api.post(f"{DOCUMENTS}/url", json={"url": served})
         assert answer.status_code in {403, 422}
         assert api.get(DOCUMENTS).json()["items"] == []
@@ -49,7 +49,7 @@ class TestPrivate:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__FETCH": "true", "PENSTOCK_API__FETCH_PRIVATE": '["127.0.0.0/8"]'}
 
-    def test_a_network_that_is_allowed_is_fetched_from(self, api: TestClient, served: str) -> None:
+    def test_files_are_fetched_from_an_allowed_network(self, api: TestClient, served: str) -> None:
         sent = api.post(f"{DOCUMENTS}/url", json={"url": served, "page_range": "1"})
         assert (sent.status_code, sent.json()["filename"]) == (202, "report.pdf")
         assert sent.headers["location"] == f"{DOCUMENTS}/{sent.json()['id']}"

@@ -34,7 +34,9 @@ def left_behind(context: Context) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith("incoming-")] if folder.is_dir() else []
 
 
-def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, context: Context, pdf: Path) -> None:
+def test_an_upload_becomes_a_document_and_a_repeated_one_the_same_document(
+    api: TestClient, context: Context, pdf: Path
+) -> None:
     sent = send(api, pdf, pages="2", allow_partial="true")
     assert sent.status_code == 202, sent.text
     document = sent.json()
@@ -44,7 +46,7 @@ def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, co
     assert int(sent.headers["retry-after"]) > 0
     shown = api.get(sent.headers["location"]).json()
     assert shown == {**document, "reason": shown["reason"]}
-    assert shown["reason"]["kind"] == "workers", "nobody is there to work, and it says so"
+    assert shown["reason"]["kind"] == "workers", "the answer says that no worker is running"
     raw = api.post(
         DOCUMENTS,
         params={"page_range": "2"},
@@ -71,7 +73,7 @@ def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, co
         (None, "a.pdf", {"provider": "no\x00body"}, 422, "invalid"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_and_leaves_nothing(
+def test_an_unconvertible_upload_is_refused_and_leaves_nothing(
     api: TestClient, context: Context, pdf: Path, content: bytes | None, name: str, fields: Any, status: int, code: str
 ) -> None:
     body = pdf.read_bytes() if content is None else content
@@ -98,7 +100,7 @@ def test_broken_forms_are_refused(api: TestClient, context: Context, tmp_path: P
 
 
 @pytest.mark.both_databases
-def test_lists_are_filtered_and_go_on_after_the_cursor(api: TestClient, context: Context) -> None:
+def test_lists_are_filtered_and_continue_after_the_cursor(api: TestClient, context: Context) -> None:
     now = context.db.now()
     ids = [
         insert_document(
@@ -245,7 +247,7 @@ def test_every_operation_of_the_command_line(api: TestClient, context: Context) 
     problem(api.delete(url), 404, "unknown_document")
 
 
-def test_one_action_on_all_that_match(api: TestClient, context: Context) -> None:
+def test_a_bulk_action_covers_all_matching_documents(api: TestClient, context: Context) -> None:
     waiting = [insert_document(context, DocumentStatus.PENDING, []) for _ in range(3)]
     done = insert_document(context, DocumentStatus.COMPLETED, [C])
     acts = f"{DOCUMENTS}/actions"
@@ -269,13 +271,13 @@ def test_waiting_ends_with_the_document_or_the_time(api: TestClient, context: Co
     problem(api.get(f"{DOCUMENTS}/{open_}", params={"wait": 61}), 422, "invalid")
 
 
-def test_one_s_own_key_is_needed_for_an_upload_before_it_is_read(connect: Connect, context: Context, pdf: Path) -> None:
+def test_an_upload_without_a_key_is_refused_before_it_is_read(connect: Connect, context: Context, pdf: Path) -> None:
     problem(send(connect(host="0.0.0.0"), pdf), 401, "unauthorized")
     assert not context.settings.upload_dir.exists()
 
 
 @pytest.mark.both_databases
-def test_pages_are_found_by_their_words(api: TestClient, context: Context) -> None:
+def test_pages_are_searched_by_their_words(api: TestClient, context: Context) -> None:
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "source_path": "/home/me/a.pdf"}
     document_id = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)
     assert api.get(f"{DOCUMENTS}/search", params={"q": "text"}).json() == {

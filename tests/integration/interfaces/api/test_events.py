@@ -1,4 +1,4 @@
-"""`GET /api/v1/events`: replayed from the database, then live, over a real server."""
+"""`GET /api/v1/events` on a real server: replayed from the database, then live."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.mark.both_databases
-def test_what_is_kept_is_listed_newest_first_by_flow_type_and_subject(context: Context, connect: Connect) -> None:
+def test_stored_events_are_listed_newest_first_by_flow_type_and_subject(context: Context, connect: Connect) -> None:
     api, log = connect(), "/api/v1/events/log"
     assert api.get(log).json() == {"items": [], "next_cursor": None}
     first_id, second_id = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
@@ -69,7 +69,7 @@ def test_what_is_kept_is_listed_newest_first_by_flow_type_and_subject(context: C
 
 
 class Server:
-    """The API on a port of its own, in a thread."""
+    """The API on its own port, in a thread."""
 
     def __init__(self, context: Context) -> None:
         self.app = create_app(context)
@@ -95,7 +95,7 @@ class Server:
 
     @contextmanager
     def stream(self, headers: dict[str, str] | None = None, **query: Any) -> Iterator[Iterator[Message]]:
-        """What a stream says."""
+        """Yield the messages of a stream."""
         with httpx2.Client(timeout=30) as client, client.stream("GET", self.url, params=query, headers=headers) as got:
             assert got.status_code == 200, got.read()
             assert got.headers["content-type"].startswith("text/event-stream")
@@ -126,7 +126,7 @@ def change(context: Context, event: DocumentEvent = DocumentEvent.PAUSE) -> str:
 
 
 def take(messages: Iterator[Message], count: int) -> list[Message]:
-    """So many that have data; progress does not count."""
+    """Return the next `count` messages with data, without progress."""
     taken: list[Message] = []
     while len(taken) < count:
         message = next(messages)
@@ -134,7 +134,7 @@ def take(messages: Iterator[Message], count: int) -> list[Message]:
     return taken
 
 
-def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
+def test_a_stream_replays_from_a_number_and_continues_live_without_a_gap(
     context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.operations.events.PORTION", 3)
@@ -151,7 +151,7 @@ def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
         assert take(messages, 1)[0]["id"] == "30"
 
 
-def test_without_a_number_a_stream_begins_now_and_only_what_is_wanted_comes(context: Context, server: Server) -> None:
+def test_without_a_number_a_stream_starts_now_and_filters_events(context: Context, server: Server) -> None:
     change(context)
     with server.stream(type=["document.cancelled", "progress"], flow="documents") as messages:
         next(messages)
@@ -169,7 +169,7 @@ def test_without_a_number_a_stream_begins_now_and_only_what_is_wanted_comes(cont
     }
 
 
-def test_only_events_about_one_row_if_it_is_named(context: Context, server: Server) -> None:
+def test_a_stream_of_one_subject_has_only_its_events(context: Context, server: Server) -> None:
     first, second = change(context), change(context)
     with server.stream(scope=second, after=0) as messages:
         assert take(messages, 1)[0]["data"]["id"] == second
@@ -177,7 +177,7 @@ def test_only_events_about_one_row_if_it_is_named(context: Context, server: Serv
         assert take(messages, 1)[0]["data"]["id"] == first
 
 
-def test_a_client_is_told_that_what_it_missed_is_not_kept(context: Context, server: Server) -> None:
+def test_a_client_is_told_of_missed_events_that_are_no_longer_stored(context: Context, server: Server) -> None:
     for _ in range(4):
         change(context)
     context.db.run(lambda session: session.execute(delete(EVENTS).where(EVENTS.c.seq <= 2)))
@@ -191,7 +191,7 @@ def test_a_client_is_told_that_what_it_missed_is_not_kept(context: Context, serv
 
 
 @pytest.mark.both_databases
-def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
+def test_events_committed_during_the_query_do_not_count_as_deleted(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last_seq = outbox.last_seq
@@ -205,7 +205,7 @@ def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
 
 
 @pytest.mark.both_databases
-def test_what_a_stream_is_behind_is_read_from_the_database(
+def test_a_stream_that_lags_behind_reads_from_the_database(
     context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "KEPT", 3)
@@ -215,7 +215,7 @@ def test_what_a_stream_is_behind_is_read_from_the_database(
         assert [int(event["id"]) for event in take(messages, 30)] == list(range(1, 31))
 
 
-def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: Context, server: Server) -> None:
+def test_each_caller_has_a_limit_of_open_streams(context: Context, server: Server) -> None:
     def refused() -> bool:
         with httpx2.Client(timeout=30) as client, client.stream("GET", server.url) as got:
             return got.status_code == 429
@@ -226,7 +226,7 @@ def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: C
     wait_until(lambda: not refused(), 60, "closed streams do not count")
 
 
-def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(
+def test_a_silent_stream_sends_comments_and_ends_with_the_server(
     context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
@@ -240,7 +240,7 @@ def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(
 @pytest.mark.parametrize(
     "query", [{"after": -1}, {"after": 2**60}, {"type": "a b"}, {"scope": "x" * 100}, {"flow": "\x00"}]
 )
-def test_nonsense_is_refused(context: Context, server: Server, query: dict[str, Any]) -> None:
+def test_invalid_parameters_of_a_stream_are_refused(context: Context, server: Server, query: dict[str, Any]) -> None:
     assert httpx2.get(server.url, params=query).status_code == 422
 
 

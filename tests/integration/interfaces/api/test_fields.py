@@ -1,6 +1,6 @@
-"""What no answer may show: paths and workers of the server, secrets and their hashes, and what models were asked.
+"""Fields that no answer may have: paths and workers of the server, secrets and their hashes, and prompts.
 
-`tests/data/snapshots` list the fields that each route and tool answers with; this says which may never be among them.
+`tests/data/snapshots` list the fields of each route and tool; this test says which must never be among them.
 """
 
 import re
@@ -13,23 +13,23 @@ from tests.support.snapshots.addresses import operations
 from tests.support.snapshots.fields import Fields
 
 HIDDEN = re.compile(r"(\w+_)?(path|worker_id|claim|claim_id|secret|secret_hash|hash|prompt|password|dsn|dir)")
-"""Names of fields that hold facts of the machine, or secrets."""
+"""Names of fields with facts of the machine or secrets."""
 SHOWN = {
-    "GET /api/v1/about": {"data_dir"},  # to administrators
-    "GET /api/v1/screenshots/nodes/{node_id}": {"prompt_hash"},  # where a summary comes from
+    "GET /api/v1/about": {"data_dir"},  # for administrators
+    "GET /api/v1/screenshots/nodes/{node_id}": {"prompt_hash"},  # identifies the prompt of a summary
     # The answer shows a new secret once, to its creator.
     "POST /api/v1/keys": {"secret"},
     "POST /api/v1/nodes/tokens": {"secret"},
     "POST /api/v1/webhooks/endpoints": {"secret"},
     "POST /api/v1/webhooks/endpoints/{endpoint_id}/secret": {"secret"},
-    # As the caller named the file in the request.
+    # The file's name from the caller's request.
     "POST /api/v1/knowledge-bases/{base_id}/items": {"path"},
 }
-"""What is shown nevertheless, and why."""
+"""Hidden fields that a route shows nevertheless, and why."""
 
 
 def _hidden(lines: list[str]) -> set[str]:
-    """The names of hidden fields in lines such as `200 items[].path string`."""
+    """Return the names of hidden fields in lines such as `200 items[].path string`."""
     names = {name for line in lines for name in re.split(r"[.\s]", line.replace("[]", ""))[:-1]}
     return {name for name in names if HIDDEN.fullmatch(name)}
 
@@ -42,7 +42,7 @@ def _answers() -> Iterator[tuple[str, list[str]]]:
         yield f"tool {tool.name}", list(Fields(schema, answers=True).lines(schema))
 
 
-def test_an_answer_shows_nothing_of_the_machine_and_no_secret() -> None:
+def test_answers_contain_no_facts_of_the_machine_and_no_secrets() -> None:
     unexpected = {
         operation: names
         for operation, lines in _answers()

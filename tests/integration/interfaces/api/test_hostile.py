@@ -1,4 +1,4 @@
-"""Hostile requests: junk in cursors, moments, origins, names, JSON and forms."""
+"""Hostile requests: junk in cursors, times, origins, names, JSON and forms."""
 
 import base64
 import re
@@ -40,7 +40,7 @@ JUNK = [
     '["\\u202e"]',
     "[[1]]",
 ]
-"""What a list must not have given as a cursor; some of it could be one."""
+"""Contents of cursors that a list never returns; some are valid for some lists."""
 EXTREMES = ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00", "1e400", "NaN", "2026"]
 
 
@@ -50,14 +50,14 @@ def settings_env() -> dict[str, str]:
 
 
 def operations(api: TestClient) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(method, path, description) of every operation."""
+    """Yield (method, path, description) of every operation."""
     for path, methods in api.get("/openapi.json").json()["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
 
 
 def at(path: str, context: Context) -> str:
-    """The path of something that is there, or at least of something that may be."""
+    """Return a path with the id of an existing document, and with 1 for all other parameters."""
     if "{document_id}" in path:
         known = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED])
         path = path.replace("{document_id}", known)
@@ -69,7 +69,7 @@ def cursor(text: str) -> str:
 
 
 @pytest.mark.both_databases
-def test_no_list_stumbles_over_its_cursor(api: TestClient, context: Context) -> None:
+def test_no_list_fails_at_an_invalid_cursor(api: TestClient, context: Context) -> None:
     def has_cursor(operation: dict[str, Any]) -> bool:
         return any(parameter["name"] == "cursor" for parameter in operation.get("parameters", []))
 
@@ -86,7 +86,7 @@ def test_no_list_stumbles_over_its_cursor(api: TestClient, context: Context) -> 
 
 @pytest.mark.parametrize("moment", EXTREMES)
 @pytest.mark.both_databases
-def test_moments_that_no_database_knows_are_refused(api: TestClient, moment: str) -> None:
+def test_times_out_of_the_database_s_range_are_refused(api: TestClient, moment: str) -> None:
     for name in ("created_from", "created_before"):
         problem(api.get(DOCUMENTS, params={name: moment}), 422, "invalid")
         chosen = {"all_matching": True, "filter": {name: moment}}
@@ -95,12 +95,12 @@ def test_moments_that_no_database_knows_are_refused(api: TestClient, moment: str
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "http://[v1.x]", "\x80", "://", "http://127.0.0.1@evil.example"])
-def test_an_origin_that_is_none_is_foreign(api: TestClient, origin: str) -> None:
+def test_an_invalid_origin_counts_as_foreign(api: TestClient, origin: str) -> None:
     sent = [(b"origin", origin.encode("latin-1"))]
     problem(api.post(f"{MISSING}/cancel", headers=sent), 403, "bad_origin")
 
 
-def test_nobody_gets_the_answer_to_a_request_of_another_key(connect: Connect, context: Context) -> None:
+def test_an_idempotent_answer_is_not_replayed_to_another_key(connect: Connect, context: Context) -> None:
     document_id = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
     once, path = {"idempotency-key": "guessed"}, f"{DOCUMENTS}/{document_id}/retry-failed"
     owner, other, reader = connect(Scope.WRITE), connect(Scope.WRITE), connect(Scope.READ)
@@ -111,7 +111,7 @@ def test_nobody_gets_the_answer_to_a_request_of_another_key(connect: Connect, co
     problem(connect(host="0.0.0.0").post(path, headers=once), 401, "unauthorized")
 
 
-def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(context: Context, connect: Connect) -> None:
+def test_a_key_revoked_during_requests_ends_between_two_of_them(context: Context, connect: Connect) -> None:
     secret, key = api_keys.create(context, "short-lived", Scope.READ)
     client = connect(host="0.0.0.0")
 
@@ -138,7 +138,7 @@ def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(conte
         ("x" * 5000, "x" * 200),
     ],
 )
-def test_a_name_is_no_path_and_no_header(api: TestClient, tmp_path: Path, sent: str, stored: str) -> None:
+def test_a_file_name_cannot_become_a_path_or_a_header(api: TestClient, tmp_path: Path, sent: str, stored: str) -> None:
     content = text_pdf(tmp_path / "report.pdf", [["text"]]).read_bytes()
     headers = {"content-type": "application/pdf", "x-filename": quote(sent)}
     answer = api.post(DOCUMENTS, params={"fresh": "true"}, content=content, headers=headers)

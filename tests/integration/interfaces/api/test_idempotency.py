@@ -23,7 +23,7 @@ def begin(context: Context, fingerprint: str = "f" * 64) -> Begun | Answer:
     return idempotency.begin(context, "me", "key", fingerprint, DAY)
 
 
-def test_a_request_that_is_sent_twice_is_done_once(api: TestClient, context: Context) -> None:
+def test_a_repeated_request_is_done_once(api: TestClient, context: Context) -> None:
     failed = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
     key = {"idempotency-key": "once"}
     first = api.post(f"{DOCUMENTS}/{failed}/retry-failed", headers=key)
@@ -36,10 +36,10 @@ def test_a_request_that_is_sent_twice_is_done_once(api: TestClient, context: Con
     problem(api.post(f"{DOCUMENTS}/{failed}/cancel", headers={"idempotency-key": "x" * 300}), 400, "bad_request")
 
 
-def test_an_upload_is_recognised_by_what_it_holds(api: TestClient, tmp_path: Path) -> None:
+def test_a_repeated_upload_is_recognised_by_its_content(api: TestClient, tmp_path: Path) -> None:
     pdf = text_pdf(tmp_path / "report.pdf", [["text"]])
     api.headers["idempotency-key"] = "upload"
-    first, second = (send(api, pdf, fresh="true") for _ in range(2))  # each draws a boundary of its own
+    first, second = (send(api, pdf, fresh="true") for _ in range(2))  # each request draws its own boundary
     assert second.json() == first.json()
     assert len(api.get(DOCUMENTS).json()["items"]) == 1
     problem(send(api, pdf, fresh="true", page_range="1"), 422, "idempotency_key")
@@ -52,7 +52,7 @@ def test_an_error_leaves_the_key_free(api: TestClient, context: Context) -> None
     assert api.post(f"{DOCUMENTS}/{document_id}/cancel", headers=key).status_code == 200
 
 
-def test_of_those_that_come_at_once_one_runs_and_the_others_are_told(context: Context) -> None:
+def test_one_of_several_simultaneous_requests_runs_and_the_others_are_refused(context: Context) -> None:
     def attempt(_: int) -> str:
         try:
             return type(begin(context)).__name__
@@ -63,7 +63,7 @@ def test_of_those_that_come_at_once_one_runs_and_the_others_are_told(context: Co
         assert sorted(pool.map(attempt, range(6))) == ["Begun", *["still running"] * 5]
 
 
-def test_a_key_is_free_again_when_its_process_is_gone_and_when_it_expires(context: Context) -> None:
+def test_an_idempotency_key_is_freed_when_its_process_ends_or_it_expires(context: Context) -> None:
     lost = begin(context)
     assert isinstance(lost, Begun)
     with context.db.transaction() as session:

@@ -1,4 +1,4 @@
-"""`/api/v1/nodes`, `/jobs`, `/dlq` and `/gateway`: what an operator sees and does from afar."""
+"""`/api/v1/nodes`, `/jobs`, `/dlq` and `/gateway` for operators."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -20,7 +20,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def state(context: Context) -> NodeStateDriver:
-    """An instance with a node that does a job."""
+    """An instance with a node that works on a job."""
     driver = NodeStateDriver(context)
     driver.instance("a", nodes=1, sessions=1)
     token = tokens.create(context, "desk", TokenKind.NODE)[1]
@@ -94,7 +94,7 @@ def test_dead_letters_are_replayed_and_dropped(api: TestClient, state: NodeState
     problem(api.delete(letters["two"]), 404, "unknown_letter")
 
 
-def test_the_gateway_is_told_as_a_whole(api: TestClient, state: NodeStateDriver) -> None:
+def test_the_status_of_the_gateway_is_summed_up(api: TestClient, state: NodeStateDriver) -> None:
     gateway = api.get(f"{PREFIX}/gateway").json()
     assert [
         (instance["instance_id"], instance["alive"], instance["sessions"]) for instance in gateway["instances"]

@@ -1,4 +1,4 @@
-"""`/api/v1/keys`: keys are made once, listed without their secrets, and end at once."""
+"""`/api/v1/keys`: a new key shows its secret once, lists show none, and a revoked key ends at once."""
 
 from starlette.testclient import TestClient
 
@@ -29,7 +29,7 @@ def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> No
     assert api.post(f"{KEYS}/{key['id']}/revoke").json() == ended, "harmless"
 
 
-def test_what_makes_no_key_is_refused(api: TestClient) -> None:
+def test_invalid_keys_are_refused(api: TestClient) -> None:
     for wrong in (
         {},
         {"name": ""},

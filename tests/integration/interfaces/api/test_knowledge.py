@@ -1,4 +1,4 @@
-"""`/knowledge-bases` and `/knowledge-items`: the rules of docs/sources/knowledge.md, and our own."""
+"""`/knowledge-bases` and `/knowledge-items`: the rules of docs/sources/knowledge.md and of Penstock."""
 
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ def test_an_item_has_the_shape_of_the_design(api: TestClient, base: str) -> None
     problem(api.get(f"{ITEM}/..%2f"), 404, "not_found")
 
 
-def test_a_hundred_files_of_a_folder_are_added_at_once_and_the_same_ones_recognised(
+def test_a_hundred_files_are_added_at_once_and_repeated_files_are_recognised(
     api: TestClient, base: str, context: Context
 ) -> None:
     names = [f"page{number}.md" for number in range(100)]
@@ -131,13 +131,15 @@ def test_a_batch_succeeds_in_part_and_paths_are_never_read(api: TestClient, base
 
 
 class TestFullQueue:
-    """At most `knowledge.max_queue_size` items wait."""
+    """A queue that holds `knowledge.max_queue_size` items."""
 
     @pytest.fixture
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_KNOWLEDGE__MAX_QUEUE_SIZE": "2", "PENSTOCK_KNOWLEDGE__GLOBAL_CONCURRENCY": "1"}
 
-    def test_what_has_no_room_is_told_and_nothing_at_all_is_503(self, api: TestClient, base: str) -> None:
+    def test_items_beyond_the_queue_limit_are_reported_and_a_full_queue_is_503(
+        self, api: TestClient, base: str
+    ) -> None:
         notes = [{"type": "note", "content": f"note {number}"} for number in range(4)]
         added = api.post(f"{BASES}/{base}/items", json=notes).json()
         assert [failure["code"] for failure in added["failed"]] == ["queue_full", "queue_full"]
@@ -147,7 +149,9 @@ class TestFullQueue:
         assert int(full.headers["retry-after"]) > 0
 
 
-def test_progress_and_deletion_are_merged_as_the_design_says(api: TestClient, context: Context, base: str) -> None:
+def test_progress_and_deletion_are_combined_as_the_design_prescribes(
+    api: TestClient, context: Context, base: str
+) -> None:
     done = add_item(context, base, ItemStatus.COMPLETED, progress=100, generation=1, position=1)
     failed = add_item(context, base, ItemStatus.FAILED, progress=72, error="no", position=2)
 
@@ -183,7 +187,7 @@ def test_waiting_ends_with_the_item(api: TestClient, context: Context, base: str
     assert (waited.status_code, waited.json()["status"]) == (202, "pending")
 
 
-def test_queue_tells_orphans_which_are_recovered_or_given_up(api: TestClient, context: Context, base: str) -> None:
+def test_the_queue_lists_orphans_which_are_recovered_or_dismissed(api: TestClient, context: Context, base: str) -> None:
     stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now())
     line = add_item(context, base, position=2)
     in_line = api.get(f"{ITEM}/{line}", params={"includeStanding": "true"}).json()["standing"]
@@ -198,7 +202,7 @@ def test_queue_tells_orphans_which_are_recovered_or_given_up(api: TestClient, co
     assert api.get("/knowledge-queue").json() == {"queueSize": 1, "processingCount": 1, "perBaseQueue": {base: 1}}
     assert api.post(f"{BASES}/{base}/queue/dismiss", json={"itemIds": [stuck]}).json() == {"dismissed": [stuck]}
     assert api.get(f"{ITEM}/{stuck}").json()["error"] == "Interrupted"
-    assert api.get(f"{BASES}/{base}/queue").json()["activeItemIds"] == [line], "its turn has come"
+    assert api.get(f"{BASES}/{base}/queue").json()["activeItemIds"] == [line], "the recovered item is first in line"
     stuck = add_item(context, base, admitted_at=context.db.now())
     assert api.post("/knowledge-queue/recover").json() == {"recovered": [stuck]}
     assert api.post(f"{BASES}/{base}/queue/recover").json() == {"recovered": []}
@@ -232,7 +236,7 @@ def test_search_and_chunks_of_bases_without_text_are_empty(api: TestClient, cont
 
 
 @pytest.mark.both_databases
-def test_items_are_found_by_words_of_their_names(api: TestClient, context: Context, base: str) -> None:
+def test_items_are_filtered_by_words_of_their_names(api: TestClient, context: Context, base: str) -> None:
     pump = add_item(context, base, ItemStatus.FAILED, name="Pump.pdf")
     add_item(context, base, ItemStatus.FAILED, name="valve.pdf", title="100 % of it")
     titled = add_item(context, base, name="a.pdf", title="PUMPS")

@@ -1,4 +1,4 @@
-"""What a stranger may send, how fast, how much, and under which name."""
+"""Limits of requests: host names, origins, sizes, rates and forms."""
 
 import json
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "host", ["localhost:8484", "127.0.0.1", "[::1]:8484", "desk.example.org", "DESK.example.org."]
     )
-    def test_our_own_are_not(self, api: TestClient, host: str) -> None:
+    def test_own_host_names_are_accepted(self, api: TestClient, host: str) -> None:
         assert api.get(DOCUMENTS, headers={"host": host}).status_code == 200
 
     @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ class TestNames:
         problem(api.post(act, headers=headers), 403, "bad_origin")
         problem(api.post(act, headers={"origin": "http://127.0.0.1"}), 404, "unknown_document")
         problem(api.post(act, headers={"origin": "https://other.example.org"}), 404, "unknown_document")
-        problem(api.get(DOCUMENTS, headers=headers), 403, "bad_origin")  # it may cost money, as a search does
-        # Nor does a form of theirs, which needs no origin of ours, pass for JSON.
+        problem(api.get(DOCUMENTS, headers=headers), 403, "bad_origin")  # a GET may cost money, as a search does
+        # A foreign form needs no allowed origin, and must not count as JSON.
         plain = {"content-type": "text/plain"}
         problem(
             api.post(f"{DOCUMENTS}/actions/delete", content=b'{"all_matching": true}', headers=plain), 422, "invalid"
@@ -70,7 +70,7 @@ class TestNames:
         frame = {**link, "sec-fetch-dest": "iframe"}
         problem(api.get(DOCUMENTS, headers=frame), 403, "bad_origin")
 
-    def test_nothing_is_said_to_pages_of_other_origins(self, api: TestClient) -> None:
+    def test_pages_of_other_origins_get_no_cors_headers(self, api: TestClient) -> None:
         preflight = {"origin": "https://other.example.org", "access-control-request-method": "POST"}
         for answer in (api.options(DOCUMENTS, headers=preflight), api.get(DOCUMENTS, headers=preflight)):
             assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -92,18 +92,18 @@ def test_a_key_in_an_address_is_refused_and_not_logged(
 
 
 @pytest.mark.parametrize("path", [DOCUMENTS, "/nowhere", "/healthz", f"{DOCUMENTS}?limit=0", "/metrics"])
-def test_every_answer_says_how_a_browser_is_to_take_it(api: TestClient, path: str) -> None:
+def test_every_answer_has_security_headers(api: TestClient, path: str) -> None:
     headers = api.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in headers["content-security-policy"]
     assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_nothing_is_read_of_whoever_has_no_key(context: Context) -> None:
+def test_no_body_is_read_without_a_key(context: Context) -> None:
     answered: list[Message] = []
 
     async def receive() -> Message:
-        raise AssertionError("its body was read")
+        raise AssertionError("the API has read the body")
 
     async def send(message: Message) -> None:
         answered.append(message)
@@ -132,7 +132,7 @@ class TestPrefix:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__PREFIX": "penstock/"}
 
-    def test_it_may_be_in_the_path_or_not(self, api: TestClient) -> None:
+    def test_the_prefix_in_the_path_is_optional(self, api: TestClient) -> None:
         for path in (f"/penstock{DOCUMENTS}", DOCUMENTS):
             assert api.get(path).status_code == 200
         assert api.get("/penstock/openapi.json").json()["servers"] == [{"url": "/penstock"}]
@@ -140,7 +140,7 @@ class TestPrefix:
 
 
 @pytest.mark.parametrize("prefix", ["a b", "/a//b", "/a?b", "/../x y", "/<a>"])
-def test_a_prefix_that_is_no_path_is_refused(prefix: str) -> None:
+def test_an_invalid_prefix_is_refused(prefix: str) -> None:
     with pytest.raises(ValueError, match="prefix"):
         ApiSettings(prefix=prefix)
 
@@ -150,7 +150,7 @@ class TestQuotas:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__REQUESTS_PER_MIN": "5", "PENSTOCK_API__UPLOAD_MB_PER_HOUR": "3"}
 
-    def test_each_key_has_its_own(self, connect: Connect) -> None:
+    def test_each_key_has_its_own_quota(self, connect: Connect) -> None:
         first, second = connect(Scope.READ), connect(Scope.READ)
         assert [first.get(DOCUMENTS).status_code for _ in range(5)] == [200] * 5
         refused = first.get(DOCUMENTS)
@@ -164,7 +164,9 @@ class TestQuotas:
         problem(client.post(DOCUMENTS, files={"file": ("a.pdf", bytes(2_000_000))}), 429, "quota")
         assert not list(context.settings.upload_dir.iterdir())
 
-    def test_without_redis_nobody_counts_and_reading_goes_on(self, connect: Connect, redis_server: RedisServer) -> None:
+    def test_without_redis_no_request_is_counted_and_reading_goes_on(
+        self, connect: Connect, redis_server: RedisServer
+    ) -> None:
         client = connect(Scope.READ)
         redis_server.kill()
         assert [client.get(DOCUMENTS).status_code for _ in range(8)] == [200] * 8
@@ -198,14 +200,14 @@ def test_a_bucket_refills_evenly(context: Context) -> None:
         take(context.redis, "me", rate, 11)
     assert never.value.wait_s is None
 
-    def again() -> bool:
+    def is_refilled() -> bool:
         try:
             take(context.redis, "me", rate, 2)
         except TooMany:
             return False
         return True
 
-    wait_until(again, 60, "two units are refilled")
+    wait_until(is_refilled, 60, "two units are refilled")
 
 
 class TestSizes:
@@ -213,7 +215,9 @@ class TestSizes:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__MAX_UPLOAD_MB": "1", "PENSTOCK_API__MAX_JSON_MB": "1"}
 
-    def test_too_much_is_refused_by_its_head_and_while_it_comes(self, api: TestClient, context: Context) -> None:
+    def test_an_oversized_body_is_refused_by_its_head_or_while_it_arrives(
+        self, api: TestClient, context: Context
+    ) -> None:
         problem(api.post(DOCUMENTS, files={"file": bytes(3_000_000)}), 413, "too_large")
 
         def endless() -> Iterator[bytes]:
@@ -233,20 +237,20 @@ class TestSizes:
     ids=["lists", "objects", "nested", "strings", "numbers"],
 )
 @pytest.mark.parametrize("path", [f"{DOCUMENTS}/actions/cancel", "/api/v1/knowledge-bases/{}/items", "/mcp"])
-def test_json_that_takes_long_to_parse_is_not_parsed(api: TestClient, path: str, each: bytes) -> None:
+def test_json_with_too_many_elements_is_not_parsed(api: TestClient, path: str, each: bytes) -> None:
     path = path.format(knowledge.create_base("manuals").id)
     body = b'{"ids":[' + each * 21_000 + b"[]]}"
     detail = problem(api.post(path, content=body, headers=JSON), 413, "too_large")
     assert "names, lists, objects and items" in detail
 
 
-def test_a_text_may_have_any_number_of_marks(api: TestClient) -> None:
+def test_a_text_may_contain_any_number_of_json_delimiters(api: TestClient) -> None:
     body = json.dumps({"query": 'a" [{,:\\' * 50_000})
     assert "at most" in problem(api.post("/api/v1/knowledge-search", content=body, headers=JSON), 422, "invalid")
 
 
 @pytest.mark.parametrize("place", ["body", "body.filter"])
-def test_the_first_name_that_is_not_known_ends_the_validation(api: TestClient, place: str) -> None:
+def test_the_first_unknown_name_ends_the_validation(api: TestClient, place: str) -> None:
     names = {f"n{number}": 1 for number in range(9_000)}
     answer = api.post(f"{DOCUMENTS}/actions/cancel", json={"filter": names} if place == "body.filter" else names)
     problem(answer, 422, "invalid")
@@ -254,7 +258,7 @@ def test_the_first_name_that_is_not_known_ends_the_validation(api: TestClient, p
 
 
 def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
-    """While one of a caller's bodies is read, their next one waits, and another caller's is read."""
+    """While the API reads a body of one caller, this caller's next body waits, and another caller's is read."""
     turns, release = Turns(), Event()
     running: list[str] = []
 
@@ -278,7 +282,7 @@ def test_large_bodies_are_read_one_at_a_time_of_each_caller() -> None:
     assert sorted(running) == ["a1", "a2", "b1"]
 
 
-def test_one_caller_does_not_take_all_memory_for_bodies() -> None:
+def test_one_caller_cannot_fill_the_memory_for_bodies() -> None:
     held = Held(most=16, each=4)
     held.add("a", 4)
     with pytest.raises(Refused) as own:
@@ -303,7 +307,7 @@ def test_deep_and_odd_json_is_refused(api: TestClient) -> None:
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_what_only_the_log_may_know_is_not_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_do_not_reveal_what_only_the_log_contains(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.flows.documents import queries
 
     def breaks(*_: object, **__: object) -> None:
@@ -320,7 +324,7 @@ def test_what_only_the_log_may_know_is_not_told(connect: Connect, monkeypatch: p
     assert "secret" not in problem(client.get(f"{DOCUMENTS}/0123456789abcdef"), 507, "disk_full")
 
 
-def test_while_the_database_is_away_callers_are_told_to_come_again(
+def test_while_the_database_is_away_callers_are_asked_to_retry(
     api: TestClient, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context.db.patience_s = 0.1

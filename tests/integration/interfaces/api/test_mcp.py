@@ -44,12 +44,12 @@ def writer(connect: Connect) -> TestClient:
 
 
 class TestRights:
-    def test_without_a_key_assistants_read_and_are_told_how_to_write(self, api: TestClient) -> None:
+    def test_assistants_without_a_key_may_read_and_learn_how_to_write(self, api: TestClient) -> None:
         assert set(tools(api)) == READING
         for name in WRITING:
             assert "penstock keys create" in refused(api, name)
 
-    def test_nobody_is_told_of_a_tool_that_is_not_offered(self, connect: Connect) -> None:
+    def test_tools_that_are_not_offered_are_not_mentioned(self, connect: Connect) -> None:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
             texts = message_of(post(client, "initialize", about))["result"]["instructions"]
@@ -60,24 +60,24 @@ class TestRights:
             named = {name for name in READING | WRITING if re.search(rf"\b{name}\b", texts)}
             assert named == (READING | WRITING) - hidden
 
-    def test_pages_to_convert_are_called_as_everywhere_and_as_before(self, connect: Connect) -> None:
+    def test_pages_to_convert_have_their_current_and_their_older_name(self, connect: Connect) -> None:
         writer = connect(Scope.WRITE)
         assert "pages" in tools(writer)["convert_document"]["inputSchema"]["properties"]
         for name in ("pages", "page_range"):
             message = refused(writer, "convert_document", url="https://example.com/a.pdf", **{name: "1-2"})
-            assert "PENSTOCK_API__FETCH" in message, "it is known"
+            assert "PENSTOCK_API__FETCH" in message, "the name is known"
 
     def test_a_key_has_its_scope(self, connect: Connect) -> None:
         assert set(tools(connect(Scope.READ))) == READING
         assert "needs a key with the scope write" in refused(connect(Scope.READ), "retry", id="a")
         assert set(tools(connect(Scope.WRITE))) == READING | WRITING
 
-    def test_beyond_this_machine_there_is_nothing_without_a_key(self, connect: Connect) -> None:
+    def test_beyond_this_machine_a_key_is_required(self, connect: Connect) -> None:
         answer = post(connect(host="0.0.0.0"), "tools/list", {})
         problem(answer, 401, "unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
-    def test_hosts_origins_and_wrong_keys_are_refused_as_everywhere(self, api: TestClient) -> None:
+    def test_wrong_hosts_origins_and_keys_are_refused(self, api: TestClient) -> None:
         problem(post(api, "tools/list", {}, host="evil.example"), 421, "wrong_host")
         problem(post(api, "tools/list", {}, origin="https://evil.example"), 403, "bad_origin")
         problem(post(api, "tools/list", {}, authorization="Bearer pstk_x"), 401, "unauthorized")
@@ -92,7 +92,7 @@ class TestRights:
         def settings_env(self) -> dict[str, str]:
             return {"PENSTOCK_API__READ_ONLY": "true", "PENSTOCK_API__MCP_WRITE": "true"}
 
-        def test_nobody_writes(self, connect: Connect) -> None:
+        def test_a_read_only_server_offers_no_writing_tools(self, connect: Connect) -> None:
             for client in (connect(), connect(Scope.ADMIN)):
                 assert set(tools(client)) == READING
                 assert "read-only" in refused(client, "retry", id="a")
@@ -109,7 +109,7 @@ class TestRights:
         def test_a_setting_lets_assistants_without_a_key_write(self, api: TestClient) -> None:
             assert set(tools(api)) == READING | WRITING
 
-        def test_addresses_are_those_that_the_proxy_gives(self, api: TestClient, context: Context) -> None:
+        def test_addresses_contain_the_proxy_s_prefix(self, api: TestClient, context: Context) -> None:
             document = insert_document(context, DocumentStatus.COMPLETED, [C])
             fetched = use(api, "fetch", id=f"page:{document}:1")
             assert fetched["text"] == "text of page 1"
@@ -130,7 +130,7 @@ def test_tools_say_what_they_take_give_and_do(writer: TestClient) -> None:
         assert "path" not in tool["inputSchema"]["properties"]
     for name in ("search", "fetch"):
         (field,) = tools(writer)[name]["inputSchema"]["properties"].values()
-        assert field["type"] == "string", "ChatGPT gives one string"
+        assert field["type"] == "string", "ChatGPT sends one string"
 
 
 NONSENSE: list[tuple[str, dict[str, Any], str]] = [
@@ -166,7 +166,7 @@ NONSENSE: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_nonsense_is_answered_with_what_to_do(api: TestClient) -> None:
+def test_errors_for_invalid_arguments_say_what_to_do(api: TestClient) -> None:
     for tool, arguments, part in NONSENSE:
         assert part in refused(api, tool, **arguments), (tool, arguments)
 
@@ -188,12 +188,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_nonsense_writes_nothing(writer: TestClient) -> None:
+def test_invalid_arguments_write_nothing(writer: TestClient) -> None:
     for tool, arguments, part in WRONG:
         assert part in refused(writer, tool, **arguments), (tool, arguments)
 
 
-def test_messages_that_are_none_are_refused_by_the_protocol(api: TestClient) -> None:
+def test_invalid_messages_are_refused_by_the_protocol(api: TestClient) -> None:
     for content in (b"[1]", b"{", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe"):
         answer = api.post("/mcp", content=content, headers={"content-type": "application/json", "accept": "*/*"})
         assert 400 <= answer.status_code < 500, answer.text
@@ -213,14 +213,14 @@ class TestDocuments:
         beyond = use(api, "get_markdown", document_id=document, offset=10_000)
         assert (beyond["markdown"], beyond["next_offset"]) == ("", None)
 
-    def test_what_is_not_converted_yet_says_how_to_wait(self, api: TestClient, context: Context) -> None:
+    def test_an_unconverted_document_says_how_to_wait(self, api: TestClient, context: Context) -> None:
         document = insert_document(context)
         assert "get_status" in refused(api, "get_markdown", document_id=document)
         status = use(api, "get_status", id=document, wait_s=0.2)
         assert status["document"]["status"] == "PROCESSING"
         assert "No worker is running" in status["next"]
 
-    def test_failures_are_listed_and_tried_again(self, writer: TestClient, context: Context) -> None:
+    def test_failures_are_listed_and_retried(self, writer: TestClient, context: Context) -> None:
         document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])
         base = add_base(context)
         item = add_item(context, base, ItemStatus.FAILED, error="broken")
@@ -251,7 +251,7 @@ class TestDocuments:
         def settings_env(self) -> dict[str, str]:
             return {"PENSTOCK_API__SPEND_PER_DAY": "1"}
 
-        def test_who_has_spent_enough_begins_nothing_that_costs(self, writer: TestClient, context: Context) -> None:
+        def test_a_caller_over_the_cap_starts_no_paid_tool(self, writer: TestClient, context: Context) -> None:
             document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])
             use(writer, "retry", id=document)
             paid(context, document, 2)
@@ -266,7 +266,7 @@ class TestDocuments:
             assert use(writer, "get_status", id=document)["document"]["id"] == document
 
 
-def test_what_was_on_the_screen_is_found_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:
+def test_screenshots_are_searched_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:
     hand = Hand(context, tmp_path)
     batch, shots = hand.batch(app="Firefox")
     [node] = hand.analyse(batch, [draft("Paying bills", [shots[0]])], {shots[0]: Evidence("Invoice 17 of March")})
@@ -282,7 +282,7 @@ def test_what_was_on_the_screen_is_found_shown_and_fetched(api: TestClient, cont
 
 
 @pytest.mark.rotating
-def test_the_protocol_is_imported_by_nobody_who_does_not_speak_it() -> None:
+def test_only_the_assistants_interface_imports_the_protocol() -> None:
     code = (
         "import sys; import pipeline.interfaces.cli.main, pipeline.interfaces.api.app;"
         "sys.exit(any(name.split('.')[0] in {'mcp', 'mcp_types'} for name in sys.modules))"

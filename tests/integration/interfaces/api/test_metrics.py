@@ -1,4 +1,4 @@
-"""`/metrics`: who may read it, in which format, and that requests are counted by route, never by what was asked."""
+"""`/metrics`: its access and its formats, and that it counts requests by route without their parameters."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,7 +11,7 @@ SECRET = "6f6e6c792d796f7521"
 
 
 def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
-    """(method, route, class of status) → how many."""
+    """Return the number of requests by (method, route, class of status)."""
     return {
         (sample.labels["method"], sample.labels["route"], sample.labels["status"]): sample.value
         for family in text_string_to_metric_families(api.get("/metrics").text)
@@ -21,11 +21,11 @@ def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
 
 
 @pytest.mark.parametrize("accept", ["application/openmetrics-text;version=abc", ";;=,", "a/b;" * 200])
-def test_whatever_is_accepted_gets_metrics(api: TestClient, accept: str) -> None:
+def test_any_accept_header_gets_metrics(api: TestClient, accept: str) -> None:
     assert "penstock_up" in api.get("/metrics", headers={"accept": accept}).text
 
 
-def test_this_machine_needs_no_key_and_others_one_that_may_read(connect: Connect) -> None:
+def test_metrics_need_a_key_only_beyond_this_machine(connect: Connect) -> None:
     answer = connect().get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
@@ -34,13 +34,13 @@ def test_this_machine_needs_no_key_and_others_one_that_may_read(connect: Connect
     assert connect(Scope.READ, host="0.0.0.0").get("/metrics").status_code == 200
 
 
-def test_openmetrics_is_given_to_whoever_asks(api: TestClient) -> None:
+def test_openmetrics_is_served_on_request(api: TestClient) -> None:
     answer = api.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
 
 
-def test_requests_are_counted_by_route_and_nothing_that_callers_write_becomes_a_label(api: TestClient) -> None:
+def test_requests_are_counted_by_route_without_labels_from_callers(api: TestClient) -> None:
     api.get(f"/api/v1/documents/{SECRET}")
     api.get(f"/nowhere/{SECRET}?q={SECRET}")
     api.request(SECRET.upper(), "/healthz")
@@ -49,7 +49,7 @@ def test_requests_are_counted_by_route_and_nothing_that_callers_write_becomes_a_
     counts = requests(api)
     assert counts["GET", "/healthz", "2xx"] == 1
     assert counts["GET", "/api/v1/documents/{document_id}", "4xx"] == 1
-    # Refused by a layer around the routes, or by the router.
+    # A layer around the routes or the router refuses these.
     assert sum(count for (_, route, _), count in counts.items() if route == "other") >= 2
     assert {method for method, _, _ in counts} <= {"GET", "other"}
     text = api.get("/metrics").text

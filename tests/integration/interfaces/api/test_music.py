@@ -1,4 +1,4 @@
-"""`/api/v1/music`: runs begin, pause and end; songs are listed and found; a broken reply is for administrators."""
+"""`/api/v1/music`: runs start, pause and end; songs are listed and searched; only administrators see a broken reply."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +43,7 @@ def titles(response: Any) -> list[str]:
 
 
 def paged(api: TestClient, path: str, key: str, limit: int) -> list[Any]:
-    """The values of `key` over all pages of a list."""
+    """Return the values of `key` on all pages of a list."""
     seen, cursor = [], ""
     while cursor is not None:
         page = api.get(f"{MUSIC}/{path}", params={"limit": limit} | ({"cursor": cursor} if cursor else {})).json()
@@ -81,7 +81,7 @@ def test_a_run_is_started_once_paused_resumed_and_stopped(api: TestClient, conte
     problem(api.post(f"{MUSIC}/resume"), 409, "illegal_state")
     assert api.post(f"{MUSIC}/pause").json()["status"] == "paused"
     waited = api.get(f"{MUSIC}/runs/{run['id']}", params={"wait": 30})
-    assert waited.json()["status"] == "paused", "a paused run is not waited for"
+    assert waited.json()["status"] == "paused", "the request does not wait for a paused run"
     resumed = api.post(f"{MUSIC}/resume")
     assert (resumed.status_code, resumed.headers["location"]) == (202, started.headers["location"])
     assert api.post(f"{MUSIC}/stop").json()["outcome"] == "stopped"
@@ -89,7 +89,7 @@ def test_a_run_is_started_once_paused_resumed_and_stopped(api: TestClient, conte
     assert api.get(started.headers["location"]).json()["outcome"] == "stopped"
 
 
-def test_status_sync_and_estimate_say_what_is_there(api: TestClient, provider: ProviderServer) -> None:
+def test_status_sync_and_estimate_describe_the_library(api: TestClient, provider: ProviderServer) -> None:
     estimate = api.post(f"{MUSIC}/estimate").json()
     assert (estimate["songs"], estimate["new_songs"], estimate["cost"]) == (3, 3, None)
     assert api.get(f"{MUSIC}/status").json()["totalSongs"] == 0
@@ -97,10 +97,10 @@ def test_status_sync_and_estimate_say_what_is_there(api: TestClient, provider: P
     assert (synced["seen"], synced["added"], synced["complete"]) == (3, 3, True)
     status = api.get(f"{MUSIC}/status").json()
     assert (status["pendingSongs"], status["pipelineState"], status["run"]) == (3, "idle", None)
-    assert not provider.records, "nothing was paid for"
+    assert not provider.records, "no call was paid"
 
 
-def test_songs_are_found_by_mood_and_by_likeness(api: TestClient, context: Context) -> None:
+def test_songs_are_searched_by_mood_and_by_similarity(api: TestClient, context: Context) -> None:
     add_songs(context, 4)
     assert api.get(f"{MUSIC}/search", params={"q": "night"}).json() == {
         "matches": [],
@@ -138,9 +138,7 @@ def test_figures_of_a_run_are_its_songs_batches_and_calls(api: TestClient, conte
     problem(api.get(f"{MUSIC}/runs/abc/figures"), 404, "unknown_run")
 
 
-def test_unknown_ids_are_404_also_where_another_song_is_called_like_the_number(
-    api: TestClient, context: Context
-) -> None:
+def test_unknown_ids_are_404_even_if_a_song_has_that_title(api: TestClient, context: Context) -> None:
     add_songs(context, 1)
     for path in ("songs/999", "songs/999/similar"):
         assert "999" in problem(api.get(f"{MUSIC}/{path}"), 404, "unknown_song")
@@ -149,7 +147,7 @@ def test_unknown_ids_are_404_also_where_another_song_is_called_like_the_number(
     problem(api.get(f"{MUSIC}/runs/nonsense"), 422, "invalid")
 
 
-def test_what_makes_no_sense_is_refused(api: TestClient) -> None:
+def test_invalid_music_requests_are_refused(api: TestClient) -> None:
     for body in ({"mode": "fast"}, {"limit": 0}, {"limits": 3}, {"limit": 10**30}):
         problem(api.post(f"{MUSIC}/runs", json=body), 422, "invalid")
     queries: tuple[dict[str, Any], ...]

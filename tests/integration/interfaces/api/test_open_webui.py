@@ -1,4 +1,4 @@
-"""What Open WebUI's loaders ask for. That they work with it is shown by `make clients`."""
+"""The interfaces of Open WebUI's loaders. `make clients` tests them with Open WebUI."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def pdf(tmp_path: Path) -> bytes:
 
 
 def finish(context: Context, text: str | None = None) -> None:
-    """Do what the workers would have done with the one document."""
+    """Complete the only document, in place of the workers."""
     with context.db.transaction() as session:
         row = session.execute(select(DOCUMENTS)).one()
         for number in (1, 2):
@@ -36,7 +36,7 @@ def finish(context: Context, text: str | None = None) -> None:
         session.execute(update(DOCUMENTS).values(**values, merged_path=write_output(context, row.id)))
 
 
-def test_external_loader_gets_a_text_for_each_page_once_the_document_is_ready(
+def test_the_external_loader_gets_a_text_for_each_page_of_a_ready_document(
     api: TestClient, context: Context, pdf: bytes
 ) -> None:
     late = api.put("/process", content=pdf, headers=HEADERS)
@@ -50,7 +50,7 @@ def test_external_loader_gets_a_text_for_each_page_once_the_document_is_ready(
     ]
 
 
-def test_document_without_text_is_told_so_that_another_loader_can_try(
+def test_a_document_without_text_is_an_error_so_that_another_loader_can_try(
     api: TestClient, context: Context, pdf: bytes
 ) -> None:
     api.put("/process", content=pdf, headers=HEADERS)
@@ -60,7 +60,7 @@ def test_document_without_text_is_told_so_that_another_loader_can_try(
     assert answer.json()["detail"] == "No extractable text in Über uns.pdf"
 
 
-def test_file_that_cannot_be_converted_is_refused_with_the_reason(api: TestClient, pdf: bytes) -> None:
+def test_an_unconvertible_file_is_refused_with_the_reason(api: TestClient, pdf: bytes) -> None:
     assert "empty" in api.put("/process", content=b"", headers=HEADERS).json()["detail"]
     several = [("files", ("a.pdf", pdf)), ("files", ("b.pdf", pdf))]
     assert api.put("/process", files=several).status_code == 413

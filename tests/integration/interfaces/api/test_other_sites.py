@@ -1,4 +1,4 @@
-"""The effects of a link on another site that a user follows, with a session's cookie or where no key is needed."""
+"""Links on other sites have no effects for a user with a session's cookie, or where no key is needed."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.integration.interfaces.api.conftest import Connect
 
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 STREAMS = {f"{PREFIX}/events"}
-"""It has no end."""
+"""Routes whose answers do not end."""
 PAID = [f"{PREFIX}/screenshots/search", f"{PREFIX}/music/search", "/console/screenshots", "/console/music/search"]
 """GETs that may ask a provider."""
 
@@ -34,7 +34,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def changes(context: Context) -> Iterator[list[str]]:
-    """Statements that change rows, except those that note the use of a credential."""
+    """Statements that change rows, except updates of a credential's last use."""
     statements: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -48,14 +48,14 @@ def changes(context: Context) -> Iterator[list[str]]:
 
 @pytest.fixture
 def spending(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Who was about to spend."""
+    """The callers whose spending was checked."""
     callers: list[str] = []
     monkeypatch.setattr(Quotas, "check_spending", lambda _, caller: callers.append(caller))
     return callers
 
 
 @pytest.mark.parametrize("has_session", [False, True], ids=["without a key", "with a session"])
-def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
+def test_a_link_on_another_site_spends_and_changes_nothing_on_any_route(
     context: Context, connect: Connect, changes: list[str], spending: list[str], has_session: bool
 ) -> None:
     client = connect()
@@ -70,9 +70,9 @@ def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
         if isinstance(route, APIRoute) and "GET" in (route.methods or ())
     } - STREAMS
     assert set(PAID) <= paths
-    client.get("/console/")  # writes down the settings of a new database
+    client.get("/console/")  # stores the settings of a new database
     changes.clear()
-    # With a session, every route; without a key, the same dependency decides, so routes that may spend suffice.
+    # With a session, request every route. Without a key, the same dependency decides, so routes that may spend suffice.
     for path in sorted(paths) if has_session else PAID:
         client.get(re.sub(r"\{[^}]*\}", "1", path), params={"q": "x"}, headers=LINK, follow_redirects=False)
         assert (spending, changes) == ([], []), path
@@ -80,4 +80,4 @@ def test_a_link_of_another_site_spends_and_changes_nothing_on_any_route(
     for number, path in enumerate(PAID):
         assert client.get(path, params={"q": "x"}, headers=LINK).status_code == 403
         client.get(path, params={"q": "x"}, headers={"sec-fetch-site": "same-origin"})
-        assert len(spending) == number + 1, "asked by a page of ours, it may"
+        assert len(spending) == number + 1, "a page of the console may spend"

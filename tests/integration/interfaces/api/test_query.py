@@ -1,4 +1,4 @@
-"""Every route refuses query parameters that it does not take, instead of ignoring them."""
+"""Every route refuses unknown query parameters instead of ignoring them."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_known_parameters_pass(api: TestClient, known: str) -> None:
     assert "unknown parameter" not in api.get(known).text
 
 
-def test_the_nearest_name_is_told(api: TestClient) -> None:
+def test_an_error_suggests_the_nearest_name(api: TestClient) -> None:
     assert "did you mean limit?" in _detail(api.get(f"{DOCUMENTS}?limt=3"))
 
 

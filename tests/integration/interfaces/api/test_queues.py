@@ -1,4 +1,4 @@
-"""`/api/v1/queues`, `/breakers` and `/settings`: what an operator does from afar, on one fleet's gates."""
+"""`/api/v1/queues`, `/breakers` and `/settings`: an operator's actions on the fleet's gates."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
     assert 590 < paused["resumes_in_s"] <= 600
     assert api.get(QUEUE).json()["closed_by"] == "operator"
     assert api.post(f"{QUEUE}/resume").json()["gate"] == "flowing"
-    for_ever = api.post(f"{QUEUE}/pause", params={"wait": 60}).json()  # nothing is in flight: not waited for
+    for_ever = api.post(f"{QUEUE}/pause", params={"wait": 60}).json()  # no call is in flight, so this does not wait
     assert (for_ever["gate"], for_ever["resumes_in_s"]) == ("closed", None)
 
 
@@ -60,7 +60,7 @@ def test_a_breaker_is_opened_for_a_time_and_closed(api: TestClient) -> None:
 
 def test_a_breakers_history_says_when_and_why_it_opened_and_closed(api: TestClient) -> None:
     assert api.get(f"{BREAKER}/history").json()["items"] == []
-    api.post(f"{BREAKER}/close")  # it is closed: nothing changes
+    api.post(f"{BREAKER}/close")  # the breaker is closed already
     api.post(f"{BREAKER}/open", json={"seconds": 300, "reason": "invoice unpaid"})
     api.post(f"{BREAKER}/close")
     closed, opened = api.get(f"{BREAKER}/history").json()["items"]
@@ -74,7 +74,7 @@ def test_a_breakers_history_says_when_and_why_it_opened_and_closed(api: TestClie
     assert opened["at"] < closed["at"] < opened["until"]
     for _ in range(30):
         api.post(f"{BREAKER}/open", json={"seconds": 300})
-    assert len(api.get(f"{BREAKER}/history").json()["items"]) == 20, "no more is kept"
+    assert len(api.get(f"{BREAKER}/history").json()["items"]) == 20, "the history has a limit"
     problem(api.get(f"{PREFIX}/breakers/x:y/history"), 404, "unknown_breaker")
 
 
@@ -89,7 +89,7 @@ def test_a_live_setting_is_changed_and_returned_to_its_default(api: TestClient) 
     assert api.get(SETTING).json() == setting
 
 
-def test_a_live_setting_says_who_changed_it_and_why_and_what_it_would_be_otherwise(connect: Connect) -> None:
+def test_a_live_setting_has_its_author_reason_and_default(connect: Connect) -> None:
     api, cap = connect(Scope.ADMIN), f"{PREFIX}/settings/provider.fake.limits"
     untouched = api.get(cap).json()
     assert (untouched["changed_at"], untouched["changed_by"], untouched["default"]) == (None, "", "100/min")
@@ -101,7 +101,7 @@ def test_a_live_setting_says_who_changed_it_and_why_and_what_it_would_be_otherwi
     problem(api.delete(cap, params={"reason": "x" * 501}), 422, "invalid")
 
 
-def test_what_does_not_exist_is_404_and_names_what_does(api: TestClient) -> None:
+def test_unknown_names_are_404_and_the_answer_lists_the_known_ones(api: TestClient) -> None:
     for queue in ("nobody", "cpu"):
         assert "vision.fake" in problem(api.post(f"{PREFIX}/queues/{queue}/pause"), 404, "unknown_queue")
         problem(api.get(f"{PREFIX}/queues/{queue}"), 404, "unknown_queue")
@@ -116,12 +116,12 @@ def test_what_does_not_exist_is_404_and_names_what_does(api: TestClient) -> None
 @pytest.mark.parametrize(
     "body", [{"seconds": 0}, {"seconds": -1}, {"seconds": 1e18}, {"reason": "a\x00b"}, {"reason": "x" * 501}, {"s": 1}]
 )
-def test_a_pause_that_makes_no_sense_is_refused_and_changes_nothing(api: TestClient, body: dict[str, Any]) -> None:
+def test_an_invalid_pause_is_refused_and_changes_nothing(api: TestClient, body: dict[str, Any]) -> None:
     problem(api.post(f"{QUEUE}/pause", json=body), 422, "invalid")
     assert api.get(QUEUE).json()["gate"] == "flowing"
 
 
-def test_a_value_that_a_setting_cannot_have_is_refused(api: TestClient) -> None:
+def test_an_invalid_value_of_a_setting_is_refused(api: TestClient) -> None:
     assert "many" in problem(api.put(SETTING, json={"value": "many"}), 422, "bad_value")
     problem(api.put(SETTING, json={"value": ["10/s"]}), 422, "invalid")
     problem(api.put(f"{PREFIX}/settings/queue.vision.fake.concurrency", json={"value": "-1"}), 422, "bad_value")

@@ -1,4 +1,4 @@
-"""What each key may have: pages, megabytes and money in a time, and how much at once."""
+"""The quotas of a key: pages, megabytes and money over time, and requests at once."""
 
 import base64
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +51,7 @@ def paid(context: Context, scope_id: object, cost: float, **values: Any) -> None
 
 
 def retry(client: TestClient, document_id: str) -> Any:
-    """A page has failed again; try it once more."""
+    """Let a page fail, and retry it."""
     with context_of(client).db.transaction() as session:
         failed = {"status": DocumentStatus.PARTIAL_FAILED, "failed_count": 1}
         session.execute(update(ROWS).where(ROWS.c.id == document_id).values(**failed))
@@ -69,13 +69,13 @@ class TestMoney:
     def settings_env(self) -> dict[str, str]:
         return {"PENSTOCK_API__SPEND_PER_DAY": "1"}
 
-    def test_each_key_has_its_own_and_who_asked_last_pays(self, connect: Connect, context: Context) -> None:
+    def test_each_key_has_its_own_cap_and_the_last_requester_pays(self, connect: Connect, context: Context) -> None:
         first, second = connect(KeyScope.WRITE), connect(KeyScope.WRITE)
         document_id = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
         paid(context, document_id, 50)  # before the first request
         assert retry(first, document_id).status_code == 202
         paid(context, document_id, 0.75)
-        assert retry(first, document_id).status_code == 202, "asking again forgets nothing"
+        assert retry(first, document_id).status_code == 202, "a retry does not reset the spend"
         paid(context, document_id, 0.5)
         refused = retry(first, document_id)
         detail = problem(refused, 429, "quota")
@@ -172,14 +172,14 @@ FREE = {
     "exclude",
     "exchange_secret",
 }
-"""Endpoints that change something and never spend, or ask themselves whether they may."""
+"""Changing endpoints that never spend, or check spending themselves."""
 
 
 def asks(dependant: Dependant, check: Any = may_spend) -> bool:
     return dependant.call is check or any(asks(child, check) for child in dependant.dependencies)
 
 
-def test_whatever_may_spend_asks_whether_it_may() -> None:
+def test_every_spending_endpoint_checks_the_cap() -> None:
     routes = [
         route for router in (*v1.ROUTERS, *compat.ROUTERS) for route in router.routes if isinstance(route, APIRoute)
     ]
@@ -192,7 +192,7 @@ def test_whatever_may_spend_asks_whether_it_may() -> None:
     assert searches == {"/music/search", "/screenshots/search"}
 
 
-def test_nobody_keeps_all_others_away() -> None:
+def test_one_caller_cannot_hold_all_places() -> None:
     uploads = AtOnce(4, 3, "uploads")
     with ExitStack() as held:
         for _ in range(3):
@@ -205,11 +205,11 @@ def test_nobody_keeps_all_others_away() -> None:
     assert (own.value.code, all_callers.value.code, uploads.now) == ("too_many_requests", "busy", 0)
 
 
-def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
-    """Sixteen times the largest: of 20 bodies that each stop before their end, three are too much."""
+def test_bodies_under_way_have_a_memory_limit() -> None:
+    """The limit is 16 times the largest body: it refuses three of 20 bodies that pause before their end."""
     limits, refused, waiting = BodyLimits(read_all, ApiSettings(max_json_mb=1)), [], 0
 
-    async def one(caller: int, ended: anyio.Event) -> None:
+    async def send_part(caller: int, ended: anyio.Event) -> None:
         nonlocal waiting
         scope = {"type": "http", "headers": [], "state": {"caller": SimpleNamespace(id=f"key-{caller}")}}
         blocks = iter([bytes(100_000)] * 9)
@@ -234,7 +234,7 @@ def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
         with anyio.fail_after(20):
             async with anyio.create_task_group() as group:
                 for number in range(20):
-                    group.start_soon(one, number, ended)
+                    group.start_soon(send_part, number, ended)
 
     anyio.run(many)
     assert refused == ["busy"] * 3
@@ -250,9 +250,7 @@ async def unsent(_: Message) -> None:
     return
 
 
-def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_simultaneous_readiness_requests_share_one_check(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     checks, go, real_check = 0, Event(), health._check
 
     def check(context: Context) -> health.Readiness:
@@ -265,7 +263,7 @@ def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
     client = connect(host="0.0.0.0")
     with ThreadPoolExecutor(6) as pool:
         responses = [pool.submit(client.get, "/readyz") for _ in range(6)]
-        wait_until(lambda: checks == 1, 60, "one looks")
+        wait_until(lambda: checks == 1, 60, "one request checks")
         assert client.get("/healthz").status_code == 200
         go.set()
         assert {response.result().status_code for response in responses} == {200}

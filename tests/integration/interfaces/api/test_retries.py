@@ -34,7 +34,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def charges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The pages that were charged, and given back."""
+    """The numbers of pages charged and, negative, given back."""
     pages: list[int] = []
     take = Quotas.take_pages
 
@@ -87,7 +87,7 @@ DOORS = {
     "console-bulk": _console_bulk,
     "assistant": _assistant,
 }
-# (the command, the document's state, the states of its pages, the pages to charge (None: illegal), the state after it)
+# (command, state of the document, states of its pages, pages to charge or None if illegal, state after the command)
 CASES: dict[str, tuple[str, DocumentStatus, list[PageStatus], int | None, DocumentStatus]] = {
     "all-of-it": ("retry", D.COMPLETED, [C, C], 2, D.PENDING),
     "all-of-it-while-it-works": ("retry", D.PROCESSING, [C, F], None, D.PROCESSING),
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[str, DocumentStatus, list[PageStatus], int | None, Docume
 }
 
 
-# Every case by one door; by the others, each of the two operations, charged and refused.
+# One door runs every case. The others run both operations, charged and refused.
 ASKED = [("single", case) for case in CASES] + [
     (door, case)
     for door in DOORS.keys() - {"single"}
@@ -109,7 +109,7 @@ ASKED = [("single", case) for case in CASES] + [
 
 @pytest.mark.parametrize("spent", [False, True], ids=["with-quota", "without-quota"])
 @pytest.mark.parametrize(("door", "case"), sorted(ASKED))
-def test_what_is_done_is_charged_once_and_what_is_not_done_is_not(
+def test_a_retry_is_charged_once_and_a_refused_retry_is_not(
     connect: Connect, context: Context, charges: list[int], door: str, case: str, *, spent: bool
 ) -> None:
     verb, status, pages, converts, after = CASES[case]
@@ -125,7 +125,7 @@ def test_what_is_done_is_charged_once_and_what_is_not_done_is_not(
     assert document(context, document_id).status == (after if expected == DONE else status)
 
 
-def test_a_retry_whose_commit_is_not_answered_is_charged_once_and_says_that_it_was_done(
+def test_a_retry_whose_commit_had_no_answer_is_charged_once_and_reports_success(
     connect: Connect, context: Context, charges: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connect(Scope.WRITE)
@@ -150,7 +150,7 @@ def test_a_retry_that_the_database_refuses_gives_its_pages_back(
         patch.setattr(service, "document_view", _lost)
         problem(client.post(f"{DOCUMENTS}/{document_id}/retry"), 503, "unavailable")
     assert charges == [QUOTA, -QUOTA]
-    assert client.post(f"{DOCUMENTS}/{document_id}/retry").status_code == 202, "they are there again"
+    assert client.post(f"{DOCUMENTS}/{document_id}/retry").status_code == 202, "the pages are available again"
 
 
 COMMANDS: dict[str, tuple[Callable[..., Any], DocumentStatus]] = {
@@ -166,7 +166,7 @@ COMMANDS: dict[str, tuple[Callable[..., Any], DocumentStatus]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_whose_commit_is_not_answered_says_that_it_was_done(
+def test_a_command_whose_commit_had_no_answer_reports_success(
     context: Context, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     command, status = COMMANDS[name]
@@ -179,7 +179,7 @@ def test_a_command_whose_commit_is_not_answered_says_that_it_was_done(
         assert (repeated.status, repeated.completed_count) == (expected.status, expected.completed_count)
 
 
-def test_a_page_that_is_no_page_costs_nothing(connect: Connect, context: Context, charges: list[int]) -> None:
+def test_retrying_an_invalid_page_costs_nothing(connect: Connect, context: Context, charges: list[int]) -> None:
     client = connect(Scope.WRITE)
     document_id = insert_document(context, D.PARTIAL_FAILED, [C, F])
     with context.db.transaction() as session:

@@ -1,6 +1,6 @@
-"""The API keeps what its OpenAPI document promises, whatever is sent to it: Schemathesis.
+"""Schemathesis checks that answers to generated requests conform to the API's OpenAPI document.
 
-An eighth of the operations has its turn, unless all tests run.
+A run checks an eighth of the operations, unless all tests run.
 """
 
 import re
@@ -36,7 +36,7 @@ from tests.support.knowledge import add_base, add_item
 from tests.support.rotation import Rotation
 
 EXAMPLES = 2
-"""Of each operation that is due. Thousands found nothing more when this was written: raise it after larger changes."""
+"""Examples for each operation. Thousands found no further defect; raise the number after larger changes."""
 CHECKS = [
     status_code_conformance,
     content_type_conformance,
@@ -48,7 +48,7 @@ ENDLESS = {"/api/v1/events"}
 
 @dataclass(frozen=True)
 class Promised:
-    """An operation of the document, which has its turn."""
+    """An operation of the OpenAPI document, as a part of the rotation."""
 
     operation: Any
     pinned = False
@@ -65,7 +65,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def known(context: Context) -> dict[str, Callable[[], Any]]:
-    """By the name of a path's parameter: something that is there."""
+    """Functions that return an existing id, by the name of the path's parameter."""
     base = add_base(context)
     return {
         "document_id": lambda: insert_document(
@@ -90,7 +90,7 @@ def send(client: TestClient, case: Any) -> Any:
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_operation_keeps_its_promises(
+def test_every_operation_conforms_to_the_openapi_document(
     connect: Connect, known: dict[str, Callable[[], Any]], mode: GenerationMode, rotation: Rotation
 ) -> None:
     client = connect(Scope.ADMIN, host="0.0.0.0")
@@ -129,7 +129,7 @@ def test_every_operation_keeps_its_promises(
     assert not failures, "\n\n".join(f"{name}: {message}" for name, message in failures.items())
 
 
-def test_every_body_that_is_a_model_is_read_in_its_callers_turn() -> None:
+def test_every_json_body_is_read_in_its_caller_s_turn() -> None:
     routes = [route for router in (*v1.ROUTERS, *compat.ROUTERS) for route in router.routes]
     bodies = [route for route in routes if isinstance(route, APIRoute) and route.body_field]
     assert len(bodies) > 20
@@ -137,7 +137,7 @@ def test_every_body_that_is_a_model_is_read_in_its_callers_turn() -> None:
     assert [route.path for route in bodies if route._embed_body_fields] == [], "the body is the model itself"
 
 
-def test_without_a_key_nothing_is_told_but_that_it_lives(connect: Connect) -> None:
+def test_without_a_key_only_health_and_version_are_answered(connect: Connect) -> None:
     client = connect(host="0.0.0.0")
     document = connect(Scope.READ, host="0.0.0.0").get("/openapi.json").json()
     public = set()

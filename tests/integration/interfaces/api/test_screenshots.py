@@ -1,4 +1,4 @@
-"""`/api/v1/screenshots`: frames are taken in, nodes found and shown, dead letters replayed, a range of time deleted."""
+"""`/api/v1/screenshots`: it stores frames, searches and shows nodes, replays dead letters, and deletes a time range."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -37,7 +37,7 @@ def send(api: TestClient, name: str, **fields: Any) -> Any:
 
 
 def paged(api: TestClient, path: str, limit: int, **params: Any) -> list[Any]:
-    """The items of all pages of a list, page by page."""
+    """Return the items of each page of a list."""
     pages, cursor = [], ""
     while cursor is not None:
         query = params | {"limit": limit} | ({"cursor": cursor} if cursor else {})
@@ -59,11 +59,11 @@ def give_up(context: Context, batch_id: int) -> None:
 def test_pages_of_every_list_follow_one_another_without_gaps(api: TestClient, context: Context, hand: Hand) -> None:
     batches = [hand.batch()[0] for _ in range(3)]
     for title, batch in zip("ab", batches, strict=False):
-        at = BEGIN + timedelta(hours=1)  # all at one moment
+        at = BEGIN + timedelta(hours=1)  # all at the same time
         hand.analyse(batch, [draft(f"{title}{n}", thread="t", at=at) for n in range(2)])
     pages = paged(api, "timeline", 3)
     titles = [[node["title"] for hour in page for node in hour["nodes"]] for page in pages]
-    assert titles == [["a1", "b0", "b1"], ["a0"]], "the latest first, each page in the order of time"
+    assert titles == [["a1", "b0", "b1"], ["a0"]], "the latest page first, each page in the order of time"
     assert {hour["thread_id"] for page in pages for hour in page} == {"t"}
     assert [len(page) for page in paged(api, "batches", 2)] == [2, 1]
     assert [batch["id"] for page in paged(api, "batches", 2) for batch in page] == batches[::-1]
@@ -78,7 +78,7 @@ def test_pages_of_every_list_follow_one_another_without_gaps(api: TestClient, co
     assert [len(page) for page in paged(api, "dead-letters", 3, kind="merge")] == [3, 1]
 
 
-def test_a_frame_is_taken_in_once_and_its_picture_given_back(api: TestClient, context: Context) -> None:
+def test_a_frame_is_stored_once_and_its_picture_returned(api: TestClient, context: Context) -> None:
     fields = {"source": "screen:2", "app": "Firefox", "title": "Invoices", "ts": "2026-03-01T10:00:00+01:00"}
     sent = send(api, "desk", **fields)
     assert (sent.status_code, sent.json()["outcome"], sent.json()["status"]) == (202, "accepted", "pending")
@@ -114,9 +114,9 @@ def test_waiting_ends_with_the_analysis_or_with_the_time(api: TestClient, hand: 
     assert known.json()["id"] == sent[0]["id"]
 
 
-def test_only_a_child_process_looks_at_pictures(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_child_process_decodes_pictures(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: bytes) -> None:
-        raise AssertionError("in the process of the API")
+        raise AssertionError("the API's process decodes a picture")
 
     monkeypatch.setattr(fingerprint, "read_frame", refuse)
     first = send(api, "desk").json()
@@ -150,7 +150,7 @@ def test_frames_of_a_source_that_is_off_are_refused_and_listed(api: TestClient) 
         (None, {"colour": "red"}, "invalid"),
     ],
 )
-def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
+def test_an_invalid_frame_is_refused_without_facts_of_the_server(
     api: TestClient, context: Context, content: bytes | None, fields: dict[str, str], code: str
 ) -> None:
     body = encoded(noise("desk")) if content is None else content
@@ -161,7 +161,7 @@ def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
     assert [item["reason"] for item in listed] == (["refused"] if content else [])
 
 
-def test_what_was_understood_is_found_and_shown_with_what_it_rests_on(api: TestClient, hand: Hand) -> None:
+def test_nodes_are_searched_and_shown_with_their_evidence(api: TestClient, hand: Hand) -> None:
     batch, shots = hand.batch(app="Firefox")
     evidence = {shots[0]: Evidence("Invoice 17 of March")}
     [node_id] = hand.analyse(batch, [draft("Paying bills", [shots[0]], summary="three of March")], evidence)
@@ -213,7 +213,7 @@ def test_a_range_of_time_is_measured_then_deleted(api: TestClient, hand: Hand) -
     problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
 
 
-def test_questions_that_make_no_sense_are_refused(api: TestClient) -> None:
+def test_invalid_questions_about_screenshots_are_refused(api: TestClient) -> None:
     queries: tuple[dict[str, Any], ...]
     queries = ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"})
     for query in queries:

@@ -1,4 +1,4 @@
-"""The API as uvicorn serves it, in a thread: who may listen where, TLS, and what answers before the application."""
+"""The API under uvicorn, in a thread: addresses, TLS, and answers that the server gives before the application."""
 
 import json
 import socket
@@ -27,13 +27,13 @@ from tests.support.waiting import wait_until
 
 
 def with_settings(context: Context, **changed: object) -> Context:
-    """The same context, but for these settings of the API."""
+    """Return the context with these settings of the API."""
     return new_context(context.settings.model_copy(update={"api": ApiSettings.model_validate(changed)}))
 
 
 @contextmanager
 def served(context: Context, **settings: object) -> Iterator[int]:
-    """The port of a server with these settings."""
+    """Run a server with these settings; yield its port."""
     context = with_settings(context, **settings)
     server = uvicorn.Server(config(create_app(context), context.settings.api))
     with listen(context, "127.0.0.1", 0) as listening:
@@ -59,7 +59,7 @@ def refused(context: Context, **settings: object) -> str:
     return error.value.code
 
 
-def test_beyond_this_machine_it_wants_keys_and_tls(context: Context, tmp_path: Path) -> None:
+def test_beyond_this_machine_the_api_requires_keys_and_tls(context: Context, tmp_path: Path) -> None:
     cert, key = map(str, certificate(tmp_path))
     assert refused(context, tls_certificate=cert, tls_key=key) == "no_key"
     api_keys.create(context, "mine", Scope.READ)
@@ -71,17 +71,17 @@ def test_beyond_this_machine_it_wants_keys_and_tls(context: Context, tmp_path: P
         ApiSettings(tls_certificate=cert)
 
 
-def test_it_speaks_tls_with_its_certificate(context: Context, tmp_path: Path) -> None:
+def test_the_api_serves_tls_with_its_certificate(context: Context, tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     with served(context, tls_certificate=str(cert), tls_key=str(key)) as port:
         client = HTTPSConnection("127.0.0.1", port, context=ssl.create_default_context(cafile=cert), timeout=30)
         client.request("GET", "/healthz")
         assert json.load(client.getresponse()) == {"status": "ok"}
         client.close()
-        assert not ask(port).startswith(b"HTTP/1.1 200"), "nothing is said in the clear"
+        assert not ask(port).startswith(b"HTTP/1.1 200"), "plain HTTP gets no answer"
 
 
-def test_its_address_says_that_it_speaks_tls(context: Context) -> None:
+def test_the_printed_address_of_a_tls_server_is_https(context: Context) -> None:
     context = with_settings(context, tls_certificate="x", tls_key="x")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert url(context, listening).startswith("https://")
@@ -90,7 +90,7 @@ def test_its_address_says_that_it_speaks_tls(context: Context) -> None:
 @pytest.mark.parametrize(
     "sent", [b"\x16\x03\x01nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"G" * 40_000 + b"\r\n\r\n"]
 )
-def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Context, sent: bytes) -> None:
+def test_malformed_http_gets_a_safe_answer(context: Context, sent: bytes) -> None:
     with served(context) as port:
         head, _, body = ask(port, sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
@@ -110,7 +110,7 @@ def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Cont
     ],
     ids=["a file", "a form", "JSON", "JSON, once", "MCP"],
 )
-def test_a_body_that_its_sender_breaks_off_is_one_line_and_no_defect(
+def test_an_interrupted_body_is_one_log_line_and_not_an_error(
     context: Context, path: str, head: str, start: bytes
 ) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 1000\r\n\r\n"
@@ -125,8 +125,8 @@ def test_a_body_that_its_sender_breaks_off_is_one_line_and_no_defect(
     assert not list(context.settings.upload_dir.glob("incoming-*"))
 
 
-def test_an_upload_that_goes_on_for_ever_is_ended(context: Context) -> None:
-    """It is neither silent nor slow, only endless."""
+def test_an_endless_upload_ends_at_its_time_limit(context: Context) -> None:
+    """The upload is neither silent nor slow, only endless."""
     head = b"POST /api/v1/documents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/pdf\r\n"
     with (
         served(context, body_timeout_s=0.5) as port,
@@ -139,7 +139,7 @@ def test_an_upload_that_goes_on_for_ever_is_ended(context: Context) -> None:
                 client.sendall(bytes(10_000))
             return bool(select([client], [], [], 0)[0])
 
-        wait_until(answered, 60, "it is ended")
+        wait_until(answered, 60, "the server ends the upload")
         assert client.recv(4000).startswith(b"HTTP/1.1 408 ")
     assert not list(context.settings.upload_dir.glob("incoming-*"))
 
@@ -149,14 +149,14 @@ def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
 
 
 def is_shut(client: socket.socket) -> bool:
-    """Whether the server has closed this connection, which it never answered."""
+    """Whether the server has closed this unanswered connection."""
     return bool(select([client], [], [], 0)[0])
 
 
 UNFINISHED = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "
 
 
-def test_unfinished_heads_from_two_addresses_keep_no_answer_from_others(context: Context) -> None:
+def test_unfinished_heads_from_two_addresses_do_not_block_others(context: Context) -> None:
     limits = {"max_connections": 64, "connections_per_address": 32, "heads_per_address": 4, "head_timeout_s": 600}
     with served(context, **limits) as port:
         heads: dict[str, list[socket.socket]] = {"127.0.0.2": [], "127.0.0.3": []}
@@ -181,17 +181,17 @@ def test_unfinished_heads_from_two_addresses_keep_no_answer_from_others(context:
                 )
 
 
-def test_a_head_that_is_not_whole_gives_way_to_one_of_the_same_address(context: Context) -> None:
+def test_an_unfinished_head_gives_way_to_a_new_connection_of_its_address(context: Context) -> None:
     with served(context, connections_per_address=8) as port, ExitStack() as held:
         first = held.enter_context(connected(port))
         first.sendall(UNFINISHED)
         for _ in range(8):
             held.enter_context(connected(port))
         assert ask(port).startswith(b"HTTP/1.1 200 ")
-        wait_until(lambda: is_shut(first), 60, "the one that has waited longest is closed")
+        wait_until(lambda: is_shut(first), 60, "the server closes the connection that has waited longest")
 
 
-def test_too_many_requests_of_an_address_are_told_so_and_health_is_answered(context: Context) -> None:
+def test_too_many_requests_of_an_address_are_refused_and_health_is_answered(context: Context) -> None:
     head = (
         b"POST /api/v1/documents/actions/pause HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
@@ -208,7 +208,7 @@ def test_too_many_requests_of_an_address_are_told_so_and_health_is_answered(cont
             for _ in range(count):
                 client = held.enter_context(connected(port, source))
                 client.sendall(head)
-                assert client.recv(4000).startswith(b"HTTP/1.1 100 "), "it waits for the body"
+                assert client.recv(4000).startswith(b"HTTP/1.1 100 "), "the server waits for the body"
 
         begin(8, "127.0.0.1")
         busy = answer(listing)
@@ -217,7 +217,7 @@ def test_too_many_requests_of_an_address_are_told_so_and_health_is_answered(cont
         assert b"nosniff" in busy
         assert answer(listing, "127.0.0.2").startswith(b"HTTP/1.1 200 "), "another address has room"
         begin(4, "127.0.0.3")
-        assert answer(listing, "127.0.0.2").startswith(b"HTTP/1.1 503 "), "nobody has room"
-        assert ask(port).startswith(b"HTTP/1.1 200 "), "health is answered all the same"
+        assert answer(listing, "127.0.0.2").startswith(b"HTTP/1.1 503 "), "no address has room"
+        assert ask(port).startswith(b"HTTP/1.1 200 "), "health is answered nevertheless"
         held.close()
-        wait_until(lambda: answer(listing).startswith(b"HTTP/1.1 200 "), 60, "others are served")
+        wait_until(lambda: answer(listing).startswith(b"HTTP/1.1 200 "), 60, "other requests are served")

@@ -28,7 +28,7 @@ def settings_env() -> dict[str, str]:
 
 
 def problem(response: Any, status: int, code: str) -> str:
-    """The detail of an answer that is this problem."""
+    """Check that an answer is this problem, and return its detail."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
@@ -52,7 +52,7 @@ def test_errors_are_problem_details(api: TestClient) -> None:
 OTHER_APIS = ("/file_parse", "/process", "/retrieval", "/v1/")
 
 
-def test_every_endpoint_asks_for_a_right() -> None:
+def test_every_endpoint_checks_a_right() -> None:
     known = (dependencies.reader, dependencies.writer, dependencies.admin, dependencies.seeing)
     rights = {kind[0].dependency for kind in known}
 
@@ -68,7 +68,7 @@ ENDLESS = f"{PREFIX}/events"
 
 
 def documented() -> Iterator[tuple[str, str, str]]:
-    """The method, a path and the scope of each endpoint."""
+    """Yield the method, a path and the scope of each endpoint."""
     rows = re.findall(r"^\| `(\w+) (\S+)` \| .* \| (\w+) \|$", endpoints.PAGE.read_text(), re.MULTILINE)
     for method, path, scope in rows:
         yield method, ("" if path.startswith(OTHER_APIS) else PREFIX) + re.sub(r"\{\w+\}", "1", path), scope
@@ -98,7 +98,7 @@ def test_a_read_only_server_refuses_every_change(connect: Connect, context: Cont
             problem(client.request(method, path), 403, "read_only")
 
 
-def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Context, connect: Connect) -> None:
+def test_beyond_this_machine_a_key_is_needed_until_it_is_revoked(context: Context, connect: Connect) -> None:
     problem(connect(host="0.0.0.0").get(DOCUMENTS), 401, "unauthorized")
     secret, key = api_keys.create(context, "mine", Scope.READ)
     client = connect(host="0.0.0.0")
@@ -110,7 +110,7 @@ def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Conte
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_healthy_process_says_so_without_a_key(connect: Connect, path: str) -> None:
+def test_health_is_answered_without_a_key(connect: Connect, path: str) -> None:
     health = connect(host="0.0.0.0").get(path).json()
     assert health["status"] == "ok", health
 

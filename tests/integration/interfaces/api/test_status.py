@@ -22,7 +22,7 @@ def settings_env() -> dict[str, str]:
     return {"PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9", "PENSTOCK_PROVIDERS__FAKE__MODEL": "m"}
 
 
-def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: Context) -> None:
+def test_the_status_covers_every_flow_and_the_fleet(api: TestClient, context: Context) -> None:
     facts = {"since_ms": 1795341600000, "slots": 4, "queues": ["cpu", "maintenance"]}
     Presence(context.redis).renew("cpu@desk:4242:1f09ab", 60, facts=facts)
     Presence(context.redis).renew("io@desk:4243:77aa01", 60)
@@ -54,7 +54,7 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
     assert (silent["role"], silent["since"], silent["slots"], silent["queues"]) == ("io", None, None, [])
 
 
-def test_an_old_sweep_raises_an_alarm_at_every_door(api: TestClient, context: Context) -> None:
+def test_an_old_sweep_raises_an_alarm_in_every_interface(api: TestClient, context: Context) -> None:
     def problems() -> list[str]:
         in_api = api.get(f"{PREFIX}/status").json()["fleet"]["sweep_problem"]
         in_cli = CliRunner().invoke(cli, ["status", "--json"])
@@ -69,12 +69,10 @@ def test_an_old_sweep_raises_an_alarm_at_every_door(api: TestClient, context: Co
     context.redis.delete("penstock:sweep:ended")
     assert ["No sweep is on record" in problem for problem in problems()] == [True] * 3
     Presence(context.redis).leave("cpu@desk:4242:1f09ab")
-    assert problems() == ["", "", ""], "where nobody works, that is the reason"
+    assert problems() == ["", "", ""], "without workers, their absence is the reason"
 
 
-def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(
-    api: TestClient, redis_server: RedisServer
-) -> None:
+def test_while_redis_is_down_the_status_has_rows_without_workers(api: TestClient, redis_server: RedisServer) -> None:
     redis_server.kill()
     status = api.get(f"{PREFIX}/status").json()
     assert (tuple(status["counted"]), status["fleet"]) == (FLOWS, None)

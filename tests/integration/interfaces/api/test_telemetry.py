@@ -1,4 +1,4 @@
-"""Requests to the API as traces: their routes, and nothing of what callers wrote."""
+"""Traces of requests to the API: they name the routes, and contain no text of callers."""
 
 import sys
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def test_nothing_is_exported_unless_a_collector_is_named(monkeypatch: pytest.Mon
         note(model="m")
 
 
-def test_without_the_extra_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_telemetry_extra_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with capture_logs() as lines:

@@ -1,4 +1,4 @@
-"""`/api/v1/webhooks` as other programs use it."""
+"""`/api/v1/webhooks` for other programs."""
 
 from datetime import timedelta
 
@@ -26,7 +26,9 @@ def changes(context: Context, count: int) -> None:
         context.db.run(lambda session, where=where: DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE, where))
 
 
-def test_an_endpoint_lives_and_its_secret_is_told_once(context: Context, api: TestClient) -> None:
+def test_an_endpoint_is_created_changed_and_deleted_and_its_secret_is_shown_once(
+    context: Context, api: TestClient
+) -> None:
     created = api.post(ENDPOINTS, json=NEW)
     assert created.status_code == 201
     endpoint, secret = created.json()["endpoint"], created.json()["secret"]
@@ -66,9 +68,7 @@ def test_deliveries_are_listed_by_pages_and_replayed(context: Context, api: Test
     assert api.post(f"{ENDPOINTS}/{endpoint_id}/replay", json={"since": since}).json() == {"replayed": 5}
 
 
-def test_all_that_failed_is_sent_again_to_one_endpoint_or_all_that_are_active(
-    context: Context, api: TestClient
-) -> None:
+def test_failed_deliveries_are_replayed_to_one_or_all_active_endpoints(context: Context, api: TestClient) -> None:
     first, second, off = (api.post(ENDPOINTS, json=NEW).json()["endpoint"]["id"] for _ in range(3))
     changes(context, 3)
     plan.due(context)

@@ -90,7 +90,7 @@ def test_a_call_for_a_search_leads_nowhere(context: Context, api: TestClient) ->
     assert "/console/music/runs" not in api.get(CALLS_AT, headers=PAGE).text
 
 
-def test_an_unknown_call_is_a_page_that_says_so(api: TestClient) -> None:
+def test_an_unknown_call_has_an_error_page(api: TestClient) -> None:
     answer = api.get(f"{CALLS_AT}/17", headers=PAGE)
     assert answer.status_code == 404
     assert "here is no call 17" in answer.text

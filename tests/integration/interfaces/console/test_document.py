@@ -102,7 +102,7 @@ def test_searched_words_are_marked(api: TestClient, context: Context) -> None:
     assert "<mark>valve</mark>" in shown(api, document_id, q="valve", tab="markdown")
 
 
-def test_a_text_without_places_says_so(api: TestClient, context: Context) -> None:
+def test_a_text_without_places_is_reported(api: TestClient, context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [C])
     assert "No boxes" in shown(api, document_id)
     with_layout(context, document_id, "another text")

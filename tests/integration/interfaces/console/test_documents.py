@@ -107,7 +107,7 @@ def test_pages_of_the_list_go_both_ways_and_keep_the_filter(api: TestClient, con
     assert names(shown(api, link(second, "Newest"))) == ["a0.pdf", "a1.pdf"]
 
 
-def test_words_are_found_in_texts_and_lead_to_the_page(api: TestClient, context: Context) -> None:
+def test_search_hits_of_texts_link_to_the_page(api: TestClient, context: Context) -> None:
     merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "filename": "book.pdf"}
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 8, **merged)
     assert "The text of 1 document is not indexed yet" in shown(api, f"{SCREEN}?q=text")

@@ -99,7 +99,7 @@ def test_an_endpoint_is_changed_tested_disabled_and_deleted(context: Context, ap
     assert webhooks.endpoints() == []
 
 
-def test_deliveries_are_listed_with_their_attempts_and_sent_again(context: Context, api: TestClient) -> None:
+def test_deliveries_are_listed_with_their_attempts_and_replayed(context: Context, api: TestClient) -> None:
     assert "No deliveries yet" in api.get(SENT, headers=PAGE).text
     endpoint = webhooks.create(URL).endpoint.id
     for _ in range(3):

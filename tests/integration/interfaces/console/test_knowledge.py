@@ -78,7 +78,7 @@ def test_files_addresses_and_notes_are_added_and_failures_are_reported(api: Test
     empty = api.post(f"{at}/files", files=[("files", ("", b""))], headers=BROWSER)
     assert "choose at least one file" in empty.text.lower()
     same = api.post(f"{at}/files", files=files[:1], data={"groupName": "docs"}, headers=BROWSER)
-    assert "in this base already" in same.text, "a file that was added by itself is one item with its folder's"
+    assert "in this base already" in same.text, "a single file and the same file of a folder are one item"
     assert "folder docs" in page(api, f"/bases/{base}")
     other = [("files", ("valve.md", b"# Valves"))]
     assert "1 item added." in api.post(f"{at}/files", files=other, data={"groupName": "docs"}, headers=BROWSER).text

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["server"]
 CONSOLES = 8
-"""Consoles of each view."""
+"""The number of consoles for each view."""
 CHANGES = 300
 _PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="outerMorph">(.*?)</hx-partial>', re.DOTALL)
 E = DocumentEvent
@@ -52,17 +52,17 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class Console:
-    """A console with a view: the last fragment of each element."""
+    """A console with one view. It keeps the last fragment of each element."""
 
     def __init__(self, url: str, view: str, element: str) -> None:
         self.view, self._element = view, element
         self.shown: dict[str, str] = {}
         self.messages = 0
         self._url = url
-        self._thread = Thread(target=self._look, daemon=True)
+        self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         with httpx2.Client(timeout=60) as client, client.stream("GET", self._url) as answer:
             lines: list[str] = []
             for line in answer.iter_lines():
@@ -78,12 +78,12 @@ class Console:
 
     def end(self) -> None:
         self._thread.join(60)
-        assert not self._thread.is_alive(), "a stream goes on without its server"
+        assert not self._thread.is_alive(), "a stream outlasts its server"
 
 
 @contextmanager
 def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterator[list[Console]]:
-    """Open consoles of each view, and wait until all show something."""
+    """Open consoles of each view, and wait until all have a fragment."""
     base = server.url.replace("/api/v1/events", "/console/live?view=")
     views = [
         ("document", f"&id={document_id}&first=1", "facts"),
@@ -99,7 +99,7 @@ def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterato
 
 
 def mover(context: Context, document_id: str) -> Callable[[DocumentEvent], None]:
-    """Changes the document by an event, each time in its own transaction."""
+    """Return a function that changes the document by an event, in a transaction of its own."""
     where = DOCUMENTS.c.id == document_id
 
     def move(event: DocumentEvent) -> None:
@@ -116,7 +116,7 @@ def test_many_events_cause_few_renderings_and_all_consoles_show_the_last_state(
     move = mover(context, document_id)
     with consoles(server, document_id) as looking:
         opened = Counter(rendered)
-        assert opened == {"document": 1, "documents": 1}, "they share the first renderings, too"
+        assert opened == {"document": 1, "documents": 1}, "the consoles share the first renderings, too"
         for number in range(CHANGES):
             move(E.RESUME_SPLIT if number % 2 else E.PAUSE)
             progress.publish(context.redis, "documents", "document", document=document_id, progress=number)
@@ -158,4 +158,4 @@ def test_events_of_other_documents_render_nothing_on_a_document_page(
         wait_until(
             lambda: all(console.says("cancelled") for console in looking), 60, "all consoles show the last state"
         )
-        assert rendered["document"] == now + 1, "only by the last event"
+        assert rendered["document"] == now + 1, "only the last event causes a rendering"

@@ -177,7 +177,7 @@ def test_nodes_are_shown_to_all_and_tokens_to_administrators_only(
     assert "revoked" in words(page(api, "/console/workers"))
 
 
-def test_an_unknown_node_job_or_letter_is_a_page_that_says_so(api: TestClient, context: Context) -> None:
+def test_an_unknown_node_job_or_letter_has_an_error_page(api: TestClient, context: Context) -> None:
     tokens.create(context, "desk", tokens.TokenKind.NODE, None, "")
     for path in ("nodes/desk-1", "jobs/5f0c1b9e"):
         answer = api.get(f"/console/workers/{path}", headers=PAGE)

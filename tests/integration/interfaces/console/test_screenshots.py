@@ -120,7 +120,7 @@ def test_a_hit_opens_its_frame_with_the_words_boxed(
     assert "Paying bills" in html
     assert "Invoice <mark>4711</mark> of March" in html
     assert f'{SHOTS_AT}/frames/{shots[1]}?q=4711"' in html
-    assert html.count('<rect class="word"') == 2, "on the pictures of both of its nodes"
+    assert html.count('<rect class="word"') == 2, "the words are marked on the pictures of both nodes"
     assert 'value="4711"' in html, "the query stays, and is in the address"
     frame = page(api, f"/frames/{shots[1]}", q="4711 march")
     assert frame.count('<rect class="word"') == 2

@@ -1,4 +1,4 @@
-"""The command line in this process, on frames of which a hand does the workers' part."""
+"""The command line in this process. The tests do the work of the workers by hand."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def segment(title: str, screens: list[int], summary: str = "", **more: Any) -> d
 
 @pytest.fixture
 def analysed(context: Context, shots: list[Path]) -> list[int]:
-    """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
+    """Nodes from the segments of a vision model: an event, knowledge derived from it, and another event."""
     penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
     batch_ready(context)
     batch = screenshots.batches()[0]
@@ -91,7 +91,7 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
 
 
 def failing(context: Context, error: UnitError) -> None:
-    """Settle the latest batch with this outcome."""
+    """Fail the latest batch with this error."""
     batch_ready(context)
     batch = screenshots.batches()[0]
     analysis.claim(context, batch.id)

@@ -1,4 +1,4 @@
-"""`penstock screenshots …` as people use it: taking in, status, dead letters, deleting, capturing."""
+"""`penstock screenshots …`: additions, status, dead letters, deletion and capture."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from tests.support.screens import batch_ready
 from tests.support.screenshots import desk
 
 
-def test_paragraphs_of_the_help_are_broken_by_the_terminal_alone(context: Context) -> None:
+def test_only_the_terminal_wraps_paragraphs_of_the_help(context: Context) -> None:
     for command in ("add", "watch", "capture", "search", "delete"):
         lines = penstock(command, "--help").output.partition("╭")[0].splitlines()[3:]
         paragraphs = [part.splitlines() for part in "\n".join(line.strip() for line in lines).split("\n\n")]
@@ -38,7 +38,7 @@ def test_paragraphs_of_the_help_are_broken_by_the_terminal_alone(context: Contex
             assert len(first) > 50 or first.startswith("penstock"), first
 
 
-def test_frames_are_listed_also_before_anything_is_made_of_them(context: Context, shots: list[Path]) -> None:
+def test_frames_are_listed_before_their_analysis(context: Context, shots: list[Path]) -> None:
     assert "No frames." in penstock("frames").output
     penstock("add", *shots[:2], "--app", "Firefox", "--no-wait")
     lines = [line.split() for line in penstock("frames").output.splitlines()[1:]]
@@ -64,7 +64,7 @@ def test_exclusions_are_added_listed_and_taken_back(context: Context, shots: lis
     assert penstock("exclusions", "add", code=2).output
 
 
-def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
+def test_add_reports_the_outcome_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no picture")
     copy = tmp_path / "again.png"
     copy.write_bytes(shots[0].read_bytes())
@@ -76,10 +76,10 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     assert "2 screenshots ingested, 1 duplicate, 1 refused." in output
     known = shown("add", shots[0], "--no-wait")["files"]
     assert [(entry["outcome"], entry["id"]) for entry in known] == [("known", 1)]
-    assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
+    assert screenshots.screenshot(1).ts == AT, "the time of a frame is the time of its file"
 
 
-def test_add_takes_no_pipe_and_what_links_show_outside_the_folder_only_by_name(
+def test_add_refuses_pipes_and_follows_outside_links_only_by_name(
     context: Context, shots: list[Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "folder"
@@ -92,11 +92,11 @@ def test_add_takes_no_pipe_and_what_links_show_outside_the_folder_only_by_name(
     assert "leaves.png → f1" in output
 
 
-def test_frames_lead_back_to_the_files_that_were_added_also_when_those_were_moved(
+def test_frames_name_their_original_files_even_after_a_move(
     context: Context, shots: list[Path], tmp_path: Path
 ) -> None:
     moved = tmp_path / "moved.png"
-    shutil.copy2(shots[0], moved)  # with its time
+    shutil.copy2(shots[0], moved)  # keeps the file's time
     bad = tmp_path / "bad.png"
     bad.write_text("no picture")
     penstock("add", shots[0], bad, "--no-wait", code=3)
@@ -107,7 +107,7 @@ def test_frames_lead_back_to_the_files_that_were_added_also_when_those_were_move
     assert str(moved) in penstock("show", "f1").output.replace("\n", "")
 
 
-def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path) -> None:
+def test_add_refuses_paths_without_pictures(context: Context, tmp_path: Path) -> None:
     (refused,) = shown("add", tmp_path / "none.png", "--no-wait", code=1)["files"]
     assert refused["outcome"] == "refused"
     assert "none.png" in refused["error"]
@@ -116,9 +116,11 @@ def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path
         CliRunner().invoke(app, ["screenshots", "add", str(tmp_path / "empty")], catch_exceptions=False)
 
 
-def test_what_is_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
+def test_a_frame_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
     penstock("add", shots[0], "--at", "2026-03-01T14:30", "--no-wait")
-    assert screenshots.screenshot(1).ts == datetime(2026, 3, 1, 13, 30, tzinfo=UTC), "the zone is Berlin's"
+    assert screenshots.screenshot(1).ts == datetime(2026, 3, 1, 13, 30, tzinfo=UTC), (
+        "the time zone of the settings is Berlin"
+    )
     assert "2026-03-01 14:30:00" in penstock("show", "f1").output
 
 
@@ -143,17 +145,17 @@ def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context,
         ("rejected", "--source", "screen"),
     ],
 )
-def test_what_is_no_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
+def test_an_invalid_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
     assert "is not a source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
 
 
-def test_a_source_that_no_frame_came_from_is_said_to_be_unknown(context: Context, shots: list[Path]) -> None:
+def test_a_source_without_frames_is_reported_as_unknown(context: Context, shots: list[Path]) -> None:
     penstock("add", shots[0], "--no-wait")
     assert "No frame ever came" not in penstock("sources", "deactivate", "screen:0").output
     assert "No frame ever came" in penstock("sources", "deactivate", "screen:99").output
 
 
-def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Context, shots: list[Path]) -> None:
+def test_rejected_frames_are_listed_with_the_facts_of_their_rejection(context: Context, shots: list[Path]) -> None:
     penstock("add", shots[0], "--no-wait")
     penstock("add", shots[0], "--at", "2026-03-01T09:01Z", "--no-wait")
     (rejected,) = shown("rejected")
@@ -161,10 +163,10 @@ def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Conte
     assert shown("rejected", "--source", "screen:9") == []
 
 
-def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: Context, shots: list[Path]) -> None:
+def test_status_counts_frames_and_batches_and_names_work_without_a_model(context: Context, shots: list[Path]) -> None:
     text = penstock("status").output
     assert "penstock screenshots add" in text
-    assert "No vision model looked" not in text, "there is nothing that it could have looked at"
+    assert "No vision model looked" not in text, "no frame waits for a model"
     assert "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER" in text
     penstock("add", *shots[:3], "--no-wait")
     status = shown("status")
@@ -205,7 +207,7 @@ def test_dead_letters_have_reasons_and_are_replayed(
         CliRunner().invoke(app, ["screenshots", "replay", "n7", "batch:8"], catch_exceptions=False)
 
 
-def test_what_failed_and_will_be_tried_again_is_said_with_reason_and_time(context: Context, shots: list[Path]) -> None:
+def test_failures_due_for_a_retry_are_shown_with_reason_and_time(context: Context, shots: list[Path]) -> None:
     penstock("add", *shots, "--no-wait")
     failing(context, UnitError("eye cannot be reached"))
     (retry,) = shown("status")["retries"]
@@ -228,7 +230,7 @@ def test_add_says_why_a_file_could_not_be_analysed(
     assert "desk0.png: not analysed: shard 1: no key" in penstock("add", shots[0], code=1).output
 
 
-def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -> None:
+def test_delete_shows_its_extent_and_asks(context: Context, analysed: list[int]) -> None:
     ask = ("delete", "--since", "2026-03-01T10:00", "--until", "2026-03-01T10:00:15")
     refused = penstock(*ask, stdin="n\n", code=1).output
     assert "2 screenshots with their files and texts, 2 nodes that rest on them" in refused
@@ -266,25 +268,25 @@ def test_wrong_usage_is_exit_code_2(context: Context) -> None:
 
 
 class Screens:
-    """Capture two screens twice; one has not changed the second time. Then Ctrl-C."""
+    """A capturer of two screens: it captures twice, one screen has not changed by then, and ends with Ctrl-C."""
 
     def __init__(self, rules: ScreenshotSettings) -> None:
         self.rules = rules
-        self.looks = 0
+        self.captures = 0
 
     def __enter__(self) -> "Screens":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Hold no resources."""
 
     def capture(self, sources: Sequence[str]) -> list[Captured]:
-        self.looks += 1
-        if self.looks > 2:
+        self.captures += 1
+        if self.captures > 2:
             raise KeyboardInterrupt
         front = "KeePassXC" if "*KeePass*" in self.rules.excluded_apps else "Firefox"
-        frames = [Frame(f"screen:{n}", AT + timedelta(seconds=self.looks), front) for n in (1, 2)]
-        pictures = [self.picture(0), self.picture(self.looks)]
+        frames = [Frame(f"screen:{n}", AT + timedelta(seconds=self.captures), front) for n in (1, 2)]
+        pictures = [self.picture(0), self.picture(self.captures)]
         if front == "KeePassXC":
             pictures = [b"", b""]
         captured = [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
@@ -303,7 +305,7 @@ def test_capturing_goes_on_until_ctrl_c_and_counts(context: Context, monkeypatch
     assert screenshots.screenshot(1).app == "Firefox"
 
 
-def test_a_window_that_is_not_there_is_said_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_window_is_reported_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capturing, "Capturer", Screens)
     text = penstock("capture", "--every", "0.2", "--monitor", "1", "--window", "Mail").output
     assert text.count("window:Mail is not there") == 1
@@ -313,7 +315,7 @@ def test_a_window_that_is_not_there_is_said_once(context: Context, monkeypatch: 
     assert (alone.exit_code, str(alone.exception)) == (1, "no such source now: window:Mail")
 
 
-def test_what_the_command_line_excludes_is_not_captured_but_noted(
+def test_windows_excluded_on_the_command_line_are_not_captured_but_recorded(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capturing, "Capturer", Screens)

@@ -1,4 +1,4 @@
-"""`penstock screenshots search`, `timeline` and `show` as people use them."""
+"""`penstock screenshots search`, `timeline` and `show`."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.integration.interfaces.screenshots.conftest import penstock, shown
 def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: Context, analysed: list[int]) -> None:
     text = penstock("search", "bills", "--since", "2026-02-28").output
     assert "Paying bills — three of March" in text
-    assert "2026-03-01 10:00" in text, "told in the zone of the settings"
+    assert "2026-03-01 10:00" in text, "times are in the time zone of the settings"
     assert "Indexed: 5 screenshots (0 waiting, 0 failed); vectors of 0 nodes (3 waiting, 0 failed)." in text
     assert "lexical only" in text
     results = shown("search", "数据库")
@@ -41,12 +41,12 @@ def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int])
     assert len(shown("timeline", "--until", "2026-03-01T10:00:20")) == 1
     assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
     text = penstock("timeline").output
-    assert text.count("2026-03-01 10:00") == 1, "an hour is named once, with its threads below"
+    assert text.count("2026-03-01 10:00") == 1, "each hour is one heading, with its threads below"
     assert "2026-03-01 10:00\n  Paying bills" in text
     assert "Nothing on record" in penstock("timeline", "--since", "2026-03-02").output
 
 
-def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: list[int]) -> None:
+def test_names_of_edges_from_models_are_not_markup(context: Context, analysed: list[int]) -> None:
     with context.db.transaction() as session:
         session.execute(update(EDGES).values(type="[/bold][link=x]\x1b[2J"))
     shown_text = penstock("show", "n1").output
@@ -54,7 +54,7 @@ def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: lis
     assert "\x1b[2J" not in shown_text
 
 
-def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:
+def test_show_lists_the_calls_and_frames_of_a_node(context: Context, analysed: list[int]) -> None:
     text = penstock("show", f"n{analysed[0]}").output
     assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → f1" in text
     assert "the vision model's segments as they stand" in text
@@ -112,7 +112,9 @@ class TestWithAProviderOfEmbeddings:
         ai = {"PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1", "PENSTOCK_PROVIDERS__AI__MODEL": "m"}
         return {**ai, "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai"}
 
-    def test_one_that_is_down_leaves_words_alone_and_that_is_said(self, context: Context, analysed: list[int]) -> None:
+    def test_while_the_provider_is_down_search_uses_words_and_says_so(
+        self, context: Context, analysed: list[int]
+    ) -> None:
         text = penstock("search", "bills").output
         assert "Paying bills" in text
         assert "Searched by words only, not by meaning: " in text

@@ -46,9 +46,9 @@ def test_two_nodes_of_one_data_folder_run_jobs_until_a_signal_ends_them(gateway:
     assert TOKEN not in first.output
     assert "secret words" not in first.output
     third = cli.start("node", "--gateway", gateway.url)
-    again = gateway.welcome().registered
-    assert again
-    assert again.node_id == link.registered.node_id
+    registered = gateway.welcome().registered
+    assert registered
+    assert registered.node_id == link.registered.node_id
     third.interrupt()
     assert third.wait() == 0, third.output
     assert sorted(path.name for path in cli.data_dir.iterdir()) == ["node-1.id", "node-2.id"]

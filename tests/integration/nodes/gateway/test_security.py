@@ -214,7 +214,7 @@ def test_http_endpoints_report_the_status(gateway: GatewayThread, secrets: Token
         assert 'penstock_gateway_connections{kind="node"} 0.0' in client.get("/metrics").text
 
 
-def _left(gateway: GatewayThread, node: RawNode) -> None:
+def _disconnect(gateway: GatewayThread, node: RawNode) -> None:
     node.drop()
     wait_until(lambda: node.id not in gateway.instance.nodes, 60, "the gateway sees that the node has gone")
 
@@ -230,7 +230,7 @@ def test_another_token_gets_neither_name_nor_jobs_of_a_disconnected_node(
     asker.ask(timeout_ms=60_000)
     job = owner.job()
     held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
-    _left(gateway, owner)
+    _disconnect(gateway, owner)
     thief = closing.enter_context(RawNode(gateway.url, token(context, TokenKind.NODE, "thief"), "vic2", held=held))
     assert thief.welcome.message == {
         "type": "error",
@@ -263,10 +263,10 @@ def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
             service.free(context, "vic2")
     match how:
         case "freed":
-            _left(gateway, owner)
+            _disconnect(gateway, owner)
             wait_until(lambda: _is_freed(context, "vic2"), 60, "the name is free")
         case "its token is revoked":
-            _left(gateway, owner)
+            _disconnect(gateway, owner)
             service.revoke_token(context, view.id)
     only = "vic2" if how == "a token is made for it alone" else ""
     held = [{"job_id": job["job_id"], "attempt": job["attempt"]}]
@@ -292,6 +292,6 @@ def test_a_name_that_an_operator_frees_goes_to_another_token_without_its_jobs(
 def test_a_token_has_no_more_node_names_than_an_instance_has_nodes(start: Start, connect_node: ConnectNode) -> None:
     gateway = start(max_nodes=2)
     for name in ("n1", "n2"):
-        _left(gateway, connect_node(gateway, name))
+        _disconnect(gateway, connect_node(gateway, name))
     assert connect_node(gateway, "n3").until("never").reason.startswith("this token has 2 names of nodes already")
     assert connect_node(gateway, "n2").welcome.type == "welcome"
