@@ -42,8 +42,8 @@ def watch() -> int:
 
 
 def announce_gates(context: Context, queues: Collection[str]) -> None:
-    """Make all workers check the gates of these queues now, and plan a launch of all flows for the time when the first
-    gate opens.
+    """Note in Redis when these queues reopen, make all workers check their gates now, and plan a launch of all flows
+    for the time when the first gate opens.
 
     Raises nothing: workers check closed gates once a second anyway, and the sweep launches due scopes.
     """

@@ -180,7 +180,8 @@ def _statement_of_take(
     names: tuple[str, ...],
     computed: tuple[tuple[str, ColumnElement[Any]], ...],
 ) -> Executable:
-    """Build the statement once for the same condition objects: building it holds SQLite's only write lock."""
+    """Return the statement of `take`, built once for the same condition objects: building it holds SQLite's only write
+    lock."""
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)

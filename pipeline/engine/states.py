@@ -143,7 +143,7 @@ def _statement_of_each(
     columns: tuple[str, ...],
     alike: tuple[tuple[str, Any], ...],
 ) -> Update:
-    """Build the statement once: building it in a transaction holds SQLite's only write lock."""
+    """Return the UPDATE of `move_held`, built once: building it in a transaction holds SQLite's only write lock."""
     may, new = machine.change(table, event)
     return (
         update(table)

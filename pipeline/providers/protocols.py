@@ -93,7 +93,8 @@ class Text(Protocol):
     model: str
 
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
-        """Answer `prompt`; with `json_schema`, as JSON of that shape. Raises `UnitError`."""
+        """Answer `prompt`. `json_schema`: the shape of the JSON to ask for, which some models ignore. Raises
+        `UnitError`."""
 
 
 class Embeddings(Protocol):

@@ -90,7 +90,7 @@ def statement(context: Context, owner: str, limit: int, before: int | None = Non
 
 
 def expired(context: Context) -> list[Retention]:
-    """Return the retention rules of old entries."""
+    """Return the retention of charges and of ended reservations: `KEPT_DAYS` days."""
     rule, old = Rule(KEPT_DAYS, 0), context.db.now() - timedelta(days=KEPT_DAYS)
     return [
         rows("charges of keys", rule, CHARGES.c.id, CHARGES.c.at),
