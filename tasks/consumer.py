@@ -73,11 +73,11 @@ class GateConsumer(RefusingConsumer):
 
     def _stay_away(self, queue: str, wait_s: float, reason: str) -> None:
         """Check the gate again after `wait_s` seconds at most, because a wake-up may get lost."""
-        left = self._left.get(queue)
-        if left is not None:
-            left.timer.cancel()
+        leave = self._left.get(queue)
+        if leave is not None:
+            leave.timer.cancel()
         paused = reason in LASTING
-        if paused and not (left and left.paused):
+        if paused and not (leave and leave.paused):
             log.info("queue.paused", queue=queue, by=reason)
         wait_s = min(wait_s, LONGEST_LEAVE_S) + 0.001
         act = self.look_at if paused else self._return
@@ -111,17 +111,17 @@ class GateConsumer(RefusingConsumer):
         """The queues that this worker consumes, including queues whose limits it waits for."""
         consumed = {queue.name: queue for queue in self.task_consumer.queues} if self.task_consumer else {}
         known = self.app.amqp.queues
-        held_up = {name: known[name] for name, left in self._left.items() if not left.paused and name in known}
+        held_up = {name: known[name] for name, leave in self._left.items() if not leave.paused and name in known}
         return iter((consumed | held_up).values())
 
     def why_not(self) -> dict[str, str]:
         """Return, for each queue that this worker has left, in words why its gate is closed or full, and for how
         long."""
         reasons = {}
-        for queue, left in self._left.items():
+        for queue, leave in self._left.items():
             gate = gate_of(queue)
             closed = gate.inspect().closed if gate else None
-            by, left_s, reason = closed or (left.reason, left.wait_s, "")
+            by, left_s, reason = closed or (leave.reason, leave.wait_s, "")
             until = f", {left_s:.0f} s left" if isfinite(left_s) else ""
             reasons[queue] = f"{by}: {reason}{until}" if reason else f"{by}{until}"
         return reasons

@@ -256,11 +256,11 @@ def _wake_followers(context: Context) -> None:
     for flow in loaded_flows():
         if flow.has_subscribers is None:
             continue
-        checked_at, hears = context.cache.get(("hears", flow.name), (-FOLLOWERS_CHECK_S, False))
+        checked_at, has_followers = context.cache.get(("hears", flow.name), (-FOLLOWERS_CHECK_S, False))
         if time.monotonic() - checked_at > FOLLOWERS_CHECK_S:
-            hears = flow.has_subscribers(context)
-            context.cache["hears", flow.name] = time.monotonic(), hears
-        if hears:
+            has_followers = flow.has_subscribers(context)
+            context.cache["hears", flow.name] = time.monotonic(), has_followers
+        if has_followers:
             flow_tasks(flow.name).wake_in(FOLLOWERS_WAKE_S)
 
 
@@ -366,14 +366,14 @@ def _leave_later(places: Places, place: Place, holder: str) -> None:
     message = holder.rpartition("/")[2]
 
     def leave() -> None:
-        left = False
-        while not left:
+        has_left = False
+        while not has_left:
             time.sleep(LEAVE_RETRY_S)
             if deliveries.under_way(message):
                 return  # the message was redelivered
             with suppress(RedisError, OSError, ValueError):  # the last two: a connection closed during the call
                 places.leave(place, holder)
-                left = True
+                has_left = True
 
     threading.Thread(target=leave, name="leave", daemon=True).start()
 

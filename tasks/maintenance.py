@@ -106,16 +106,16 @@ def record_late_calls(context: Context) -> None:
     late = list(kept_answers.late(context.settings.answer_dir))
     if late and not installation.belong_together(context):
         return
-    for kept in late:
+    for answer in late:
 
-        def record(tx: Tx, call: dict[str, Any] = kept.trace) -> None:
+        def record(tx: Tx, call: dict[str, Any] = answer.trace) -> None:
             if traces.record(tx, call):
                 charge[call["flow"]](tx, call["scope_id"], call["cost"])
 
-        with isolated("call.not_recorded", scope=kept.trace["scope_id"]):
+        with isolated("call.not_recorded", scope=answer.trace["scope_id"]):
             context.db.run(record)
-            if kept.said is None:
-                kept_answers.discard(kept.path)
+            if answer.content is None:
+                kept_answers.discard(answer.path)
 
 
 @app.task(name="maintenance.launch", ignore_result=True)

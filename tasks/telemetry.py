@@ -9,15 +9,15 @@ from pipeline.engine import telemetry
 
 def begin(process: str) -> bool:
     """Export a span for each task that this process runs or sends; False without a collector, which changes nothing."""
-    made = telemetry.begin(process)
-    if made is None:
+    provider = telemetry.begin(process)
+    if provider is None:
         return False
     from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415  # an extra
 
     # Linked, not nested: a lane's message sends the next one, so the whole document would be one endless trace.
     instrumentor = CeleryInstrumentor()  # type: ignore[no-untyped-call]
     if not instrumentor.is_instrumented_by_opentelemetry:
-        instrumentor.instrument(tracer_provider=made, use_span_links=True)
+        instrumentor.instrument(tracer_provider=provider, use_span_links=True)
     return True
 
 

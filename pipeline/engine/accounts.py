@@ -216,8 +216,8 @@ def admit(
 
 def _take_over(tx: Tx, flow: str, items: Iterable[str], unit: str) -> None:
     """Take over a caller's work for a command on this machine: from now on no account pays for its calls."""
-    for some in portions(items):
-        known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some))
+    for portion in portions(items):
+        known = select(RESERVATIONS.c.item_id).where(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(portion))
         _insert(tx, [_row("", flow, item, unit, tx.now, 0, 0.0) for item in sorted(set(tx.execute(known).scalars()))])
 
 
@@ -267,8 +267,8 @@ def cut_off(tx: Tx, flow: str, items: Iterable[str], under_way: int | None = Non
 
 
 def _end(session: Session, flow: str, items: Iterable[str], unit: str, **values: Any) -> None:
-    for some in portions(items):
-        which = [RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.ends_at.is_(None)]
+    for portion in portions(items):
+        which = [RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(portion), RESERVATIONS.c.ends_at.is_(None)]
         which += [RESERVATIONS.c.unit == unit] if unit else []
         session.execute(update(RESERVATIONS).where(*which).values(**values))
 
@@ -285,16 +285,16 @@ def ended(
     if owner:
         which = and_(which, RESERVATIONS.c.owner == owner)
     reservations: list[int] = []
-    for some in portions(session.execute(select(RESERVATIONS.c.id, RESERVATIONS.c.item_id).where(which)).all()):
-        unfinished_items = unfinished(session, {row.item_id for row in some})
-        reservations += [row.id for row in some if row.item_id not in unfinished_items]
+    for portion in portions(session.execute(select(RESERVATIONS.c.id, RESERVATIONS.c.item_id).where(which)).all()):
+        unfinished_items = unfinished(session, {row.item_id for row in portion})
+        reservations += [row.id for row in portion if row.item_id not in unfinished_items]
     return reservations
 
 
 def release(tx: Tx, reservations: Iterable[int]) -> None:
     """End these reservations."""
-    for some in portions(reservations):
-        tx.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(some)).values(ends_at=tx.now))
+    for portion in portions(reservations):
+        tx.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(portion)).values(ends_at=tx.now))
 
 
 def revise(tx: Tx, flow: str, item: str, parts: Sequence[Part]) -> None:
@@ -335,8 +335,8 @@ def carry(tx: Tx, flow: str, items: Collection[str], into: str) -> None:
 def rest(session: Session, flow: str, item: str) -> list[Part]:
     """The unused rest of the newest estimate for an item; empty if no caller asked for it."""
     rows = _newest(session, flow, [(item, "")], None).get((item, ""), [])
-    left = [(max(1, row.units), max(0.0, row.amount - row.charged)) for row in rows if row.owner]
-    return [Part(units, amount / units) for units, amount in left]
+    remaining = [(max(1, row.units), max(0.0, row.amount - row.charged)) for row in rows if row.owner]
+    return [Part(units, amount / units) for units, amount in remaining]
 
 
 def charge(session: Session, traces: Iterable[Mapping[str, Any]]) -> None:
@@ -387,8 +387,10 @@ def _newest(
     """
     items: dict[str, list[Any]] = defaultdict(list)
     units = {"", *(unit for _, unit in pairs)}
-    for some in portions(sorted({item for item, _ in pairs})):
-        of_items = and_(RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(some), RESERVATIONS.c.unit.in_(units))
+    for portion in portions(sorted({item for item, _ in pairs})):
+        of_items = and_(
+            RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id.in_(portion), RESERVATIONS.c.unit.in_(units)
+        )
         for row in session.execute(select(RESERVATIONS).where(of_items).order_by(RESERVATIONS.c.began_at)):
             items[row.item_id].append(row)
     newest = {}

@@ -154,14 +154,14 @@ def take(
     commit had no answer, returns those rows, however many. `parameters`: values of bindparams in `where`; conditions
     that stay the same objects share one built statement.
     """
-    if taken := Tries.of(session).take_over(session, table, claim):
-        return taken
+    if taken_over := Tries.of(session).take_over(session, table, claim):
+        return taken_over
     order = order_by if isinstance(order_by, tuple) else (order_by,)
     computed = {name: value for name, value in values.items() if isinstance(value, ColumnElement)}
     plain = {name: value for name, value in values.items() if name not in computed}
     statement = _statement_of_take(table, machine, event, where, order, tuple(plain), tuple(computed.items()))
-    given = {"due_by": now, "most": limit, **parameters, **_new(claim.columns), **_new(plain)}
-    rows = list(session.connection().execute(statement, given))
+    bound = {"due_by": now, "most": limit, **parameters, **_new(claim.columns), **_new(plain)}
+    rows = list(session.connection().execute(statement, bound))
     machine.note(session, table, event, (row.id for row in rows))
     return rows
 

@@ -136,8 +136,8 @@ class GuardedCall:
         if error.code in _OF_THE_ACCOUNT:
             return
         # A list of models proves nothing about an unknown model: do not ask for it.
-        asks = error.kind is not ErrorKind.UNAVAILABLE and error.code not in _NEVER_THE_UNITS
-        error.health = self.breaker.health(took_s, self.answers if asks else lambda: False)
+        may_ask = error.kind is not ErrorKind.UNAVAILABLE and error.code not in _NEVER_THE_UNITS
+        error.health = self.breaker.health(took_s, self.answers if may_ask else lambda: False)
 
     def _failed(self, error: UnitError) -> None:
         if self.breaker.failed(error, self.quota_reset, self._closing):

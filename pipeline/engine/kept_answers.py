@@ -25,7 +25,7 @@ LATE_S = 60.0
 """The age after which an answer waits for the database, or its worker is dead."""
 KEPT_S = 86_400.0
 """The age after which no unit needs an answer: the sweep records its call and removes the file."""
-_UNSAID = {"preview": "", "error": None}
+_ERASED = {"preview": "", "error": None}
 
 
 @dataclass(frozen=True)
@@ -42,28 +42,28 @@ class Subject:
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """A call and its answer. `said` None: no unit needs the answer any more; record the call only."""
+    """A call and its answer. `content` None: no unit needs the answer any more; record the call only."""
 
     path: Path
     trace: dict[str, Any]
     """The call's record."""
-    said: dict[str, Any] | None
+    content: dict[str, Any] | None
 
 
-def digest_of(*asked: str) -> str:
+def digest_of(*parts: str) -> str:
     """The digest of a request and its provider, for file names."""
-    return sha256(json.dumps(asked).encode()).hexdigest()[:32]
+    return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def keep(
-    folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], said: Mapping[str, Any] | None
+    folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], content: Mapping[str, Any] | None
 ) -> Path | None:
     """Write an answer to disk and fsync it; return its path. None if the disk refuses it: the database may still store
     it. `said` None: keep the call's record only."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
-        _write(path, _written(trace, said))
+        _write(path, _written(trace, content))
     except OSError as error:
         log.warning("answer.not_kept", flow=subject.flow, scope=subject.scope_id, error=str(error))
         return None
@@ -74,7 +74,7 @@ def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
     """Return the kept answer to this request of this unit; None without one, or once it is settled."""
     beginning = _beginning(subject, digest)
     answers = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
-    return next((answer for answer in answers if answer is not None and answer.said is not None), None)
+    return next((answer for answer in answers if answer is not None and answer.content is not None), None)
 
 
 def claims(folder: Path) -> set[str]:
@@ -90,26 +90,26 @@ def late(folder: Path) -> Iterator[KeptAnswer]:
             age_s = time.time() - path.stat().st_mtime
             if age_s < LATE_S:
                 continue
-            kept = _read(path)
-            if kept is None:
+            answer = _read(path)
+            if answer is None:
                 path.unlink()
             else:
-                yield kept if age_s < KEPT_S else KeptAnswer(path, kept.trace, None)
+                yield answer if age_s < KEPT_S else KeptAnswer(path, answer.trace, None)
 
 
-def unsay(folder: Path, flow: str, scope_id: object = None) -> None:
+def erase(folder: Path, flow: str, scope_id: object = None) -> None:
     """Remove the text of answers whose scope was deleted; `scope_id` None: those of all scopes of the flow.
 
     The records of the calls and their costs stay, unless the disk refuses the write.
     """
     for path in _paths(folder):
-        kept = _read(path)
-        if kept is None or kept.trace["flow"] != flow:
+        answer = _read(path)
+        if answer is None or answer.trace["flow"] != flow:
             continue
-        if scope_id is None or kept.trace["scope_id"] == str(scope_id):
+        if scope_id is None or answer.trace["scope_id"] == str(scope_id):
             silent = path.with_name(f".{path.name}")
             try:
-                _write(silent, _written(kept.trace | _UNSAID, None))
+                _write(silent, _written(answer.trace | _ERASED, None))
                 silent.replace(path)
             except OSError:
                 discard(path)
@@ -132,8 +132,8 @@ def _paths(folder: Path) -> list[Path]:
         return []
 
 
-def _written(trace: Mapping[str, Any], said: Mapping[str, Any] | None) -> bytes:
-    return json.dumps({"trace": {**trace, "created_at": trace["created_at"].isoformat()}, "said": said}).encode()
+def _written(trace: Mapping[str, Any], content: Mapping[str, Any] | None) -> bytes:
+    return json.dumps({"trace": {**trace, "created_at": trace["created_at"].isoformat()}, "said": content}).encode()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -188,8 +188,10 @@ def note(tx: Tx, key: str, reason: str, by: str) -> None:
 def unknown(key: str, known: Iterable[str]) -> UserError:
     """Return the `UserError` for an unknown key, with the nearest known one. Does not raise it."""
     near = get_close_matches(key, list(known), n=1)
-    meant = f" (did you mean {near[0]}?)" if near else ""
-    return UserError(f"there is no live setting {key}{meant}; see `penstock settings list`", code="unknown_setting")
+    suggestion = f" (did you mean {near[0]}?)" if near else ""
+    return UserError(
+        f"there is no live setting {key}{suggestion}; see `penstock settings list`", code="unknown_setting"
+    )
 
 
 def change(tx: Tx, known: Mapping[str, Live], key: str, text: str) -> Any:

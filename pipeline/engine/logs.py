@@ -17,10 +17,10 @@ _NOT_SECRET = ("_tokens", "_key_hash")
 _signature: list[Callable[[], Mapping[str, str]]] = []
 
 
-def sign(who: Callable[[], Mapping[str, str]]) -> None:
+def sign(fields: Callable[[], Mapping[str, str]]) -> None:
     """Add the fields that `who` returns, which name the writer, to every line of this process and of its forks;
     replaces an earlier `who`."""
-    _signature[:] = [who]
+    _signature[:] = [fields]
 
 
 _BEHIND_COMMANDS = ("pipeline.engine", "pipeline.providers", "pipeline.storage", "tasks")
@@ -119,8 +119,8 @@ def _below(text: str) -> str:
 
 
 def _sign(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for who in _signature:
-        for field, value in who().items():
+    for fields in _signature:
+        for field, value in fields().items():
             event.setdefault(field, value)
     return event
 

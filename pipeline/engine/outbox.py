@@ -166,11 +166,11 @@ def between(session: Session, since: datetime, until: datetime) -> Iterator[Even
         yield from (view_of(Event, row) for row in rows)
 
 
-def unsay(session: Session, table: Table, ids: Sequence[Any]) -> None:
+def erase(session: Session, table: Table, ids: Sequence[Any]) -> None:
     """Blank the data of these rows' events; their types and times stay. Deleting a row does this too."""
     kind = _announced(table).kind
-    for some in portions(map(str, ids)):
-        of_rows = (EVENTS.c.kind == kind, EVENTS.c.scope_id.in_(some))
+    for portion in portions(map(str, ids)):
+        of_rows = (EVENTS.c.kind == kind, EVENTS.c.scope_id.in_(portion))
         session.execute(update(EVENTS).where(*of_rows).values(data="{}"))
 
 
@@ -214,10 +214,10 @@ def _events(session: Session, table: Table, ids: Sequence[Any]) -> Iterator[dict
     form = _announced(table)
     columns = dict.fromkeys(("id", "status", *form.columns, *filter(None, [form.outcome])))
     query = select(*(table.c[name] for name in columns))
-    for some in portions(ids):
-        rows = {row.id: row for row in session.execute(query.where(table.c.id.in_(some)))}
-        unsay(session, table, [row_id for row_id in some if row_id not in rows])
-        yield from (_columns(form, row_id, rows.get(row_id)) for row_id in some)
+    for portion in portions(ids):
+        rows = {row.id: row for row in session.execute(query.where(table.c.id.in_(portion)))}
+        erase(session, table, [row_id for row_id in portion if row_id not in rows])
+        yield from (_columns(form, row_id, rows.get(row_id)) for row_id in portion)
 
 
 def _announced(table: Table) -> Announced:

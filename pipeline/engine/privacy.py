@@ -72,22 +72,22 @@ def close(folder: Path, inside: tuple[str, ...] = ()) -> bool:
     """
     if not is_open(folder):
         return True
-    if _is_ours_alone(folder) and _shut(folder):
+    if _is_private_to_us(folder) and _restrict(folder):
         return True
     for name in inside:
         path = folder / name
         if is_open(path) and not path.is_symlink() and path.lstat().st_uid == os.geteuid():
-            _shut(path)
+            _restrict(path)
     return False
 
 
-def _is_ours_alone(folder: Path) -> bool:
+def _is_private_to_us(folder: Path) -> bool:
     status = folder.lstat()
     for_all = status.st_mode & stat.S_ISVTX or folder in {Path("/"), Path.home()}
     return not for_all and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _shut(path: Path) -> bool:
+def _restrict(path: Path) -> bool:
     try:
         path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~_OTHERS)
     except OSError:  # another user's path, or a file system without modes

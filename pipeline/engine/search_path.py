@@ -29,9 +29,9 @@ def program(module: str, *arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """Return all environment variables for a child process, with `PYTHONPATH` changed so that it imports the same
     Penstock and no stray module."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in given if not _is_root(entry) and not is_stray(entry)]
-    wanted = kept if ROOT in _installed() else [ROOT, *kept]
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    safe_entries = [entry for entry in entries if not _is_root(entry) and not is_stray(entry)]
+    wanted = safe_entries if ROOT in _installed() else [ROOT, *safe_entries]
     # For Pythons that the child starts, such as a worker that detaches itself.
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
     return others | ({"PYTHONPATH": os.pathsep.join(wanted)} if wanted else {})

@@ -115,5 +115,5 @@ def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *uniqu
 def portions(values: Iterable[Value], size: int = 500) -> Iterator[list[Value]]:
     """Split values into lists short enough for one statement: databases limit its parameters."""
     remaining = iter(values)
-    while some := list(islice(remaining, size)):
-        yield some
+    while portion := list(islice(remaining, size)):
+        yield portion

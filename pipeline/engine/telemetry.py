@@ -46,12 +46,12 @@ def begin(process: str) -> Any | None:
         log.warning("telemetry.not_installed", install="pip install '.[otel]' in Penstock's folder")
         return None
     own = Resource({"service.name": "penstock", "service.version": version("penstock"), "penstock.process": process})
-    made = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
-    made.add_span_processor(_without_queries())
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _providers[os.getpid()] = made
+    provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
+    provider.add_span_processor(_without_queries())
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _providers[os.getpid()] = provider
     log.info("telemetry.begun", process=process)
-    return made
+    return provider
 
 
 def _without_queries() -> Any:
@@ -69,19 +69,19 @@ def _without_queries() -> Any:
 
 def end() -> None:
     """Send the remaining spans, and stop to export from this process."""
-    made = _providers.pop(os.getpid(), None)
-    if made is not None:
-        made.shutdown()
+    provider = _providers.pop(os.getpid(), None)
+    if provider is not None:
+        provider.shutdown()
 
 
 @contextmanager
 def span(name: str, **about: str | int) -> Iterator[Note]:
     """Run the body in a span with attributes; the yielded function adds more. Does nothing without a collector."""
-    made = _providers.get(os.getpid()) if _providers else None
-    if made is None:
+    provider = _providers.get(os.getpid()) if _providers else None
+    if provider is None:
         yield _nothing
         return
-    tracer = made.get_tracer("penstock")
+    tracer = provider.get_tracer("penstock")
     # Record no exceptions: their texts may quote documents.
     with tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as current:
 

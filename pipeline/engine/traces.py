@@ -105,7 +105,7 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
 
 
-def unsay(session: Session, *which: ColumnElement[bool]) -> None:
+def erase(session: Session, *which: ColumnElement[bool]) -> None:
     """Blank the texts in matching traces, because their subject was deleted. Costs stay."""
     session.execute(update(AiCall).where(*which).values(**_UNSAID))
 

@@ -186,7 +186,7 @@ def claim(
     worker must not spend the attempts of other units claimed with it. `parameters`: see `engine.claims.take`.
     """
     claimable, untried = _conditions_of_claim(work, scope.id is None)
-    given = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
+    bound = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
     claim_as = claims.new_claim(owner, tx.now, work.lease_s(tx.settings))
 
     def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
@@ -202,7 +202,7 @@ def claim(
             order_by=work.order,
             limit=most,
             now=tx.now,
-            parameters=given,
+            parameters=bound,
             updated_at=tx.now,
             **values,
         )

@@ -102,19 +102,19 @@ class Caller:
 
         `charge` raises `Refused` (429). Gives the pages back after an error of the type `returned_after`.
         """
-        taken = 0
+        charged = 0
 
         def charge(count: int) -> None:
-            nonlocal taken
-            if self.quotas is not None and count and not taken:
+            nonlocal charged
+            if self.quotas is not None and count and not charged:
                 self.quotas.take_pages(self.id, count)
-                taken = count
+                charged = count
 
         try:
             yield charge
         except returned_after:
-            if self.quotas is not None and taken:
-                self.quotas.give_back_pages(self.id, taken)
+            if self.quotas is not None and charged:
+                self.quotas.give_back_pages(self.id, charged)
             raise
 
 

@@ -157,7 +157,7 @@ def submit(
     return the existing document, resumed if it had failed, unless `fresh`. `page_range` is the older name of `pages`.
     Raises `UserError`.
     """
-    given = {
+    all_options = {
         "page_range": page_range if pages is None else pages,
         "provider": provider,
         "model": model,
@@ -166,7 +166,7 @@ def submit(
         "pictures": pictures,
         "fresh": fresh,
     }
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
     return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
 
 
@@ -399,13 +399,13 @@ def act(
 
     Raises `OverCap` for a command that costs money, if the caller has spent its cap.
     """
-    given = {"allow_partial": allow_partial} if verb is Verb.REMERGE else {}
+    options = {"allow_partial": allow_partial} if verb is Verb.REMERGE else {}
     if VERBS[verb].spends:
         caller.check_spending()
     done, skipped = 0, list[Skipped]()
     for document_id in document_ids:
         try:
-            VERBS[verb].by(caller, document_id, **given)
+            VERBS[verb].by(caller, document_id, **options)
             done += 1
         except PenstockError as error:
             skipped.append(Skipped(document_id, str(error)))

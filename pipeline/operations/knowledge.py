@@ -130,8 +130,8 @@ def add_notes(base_id: str, texts: str | Iterable[str]) -> Added:
     return add(base_id, [Source(ItemType.NOTE, text=text) for text in _several(texts)])
 
 
-def _several(given: str | Iterable[str]) -> Iterable[str]:
-    return [given] if isinstance(given, str) else given
+def _several(item_ids: str | Iterable[str]) -> Iterable[str]:
+    return [item_ids] if isinstance(item_ids, str) else item_ids
 
 
 def add_directory(

@@ -99,8 +99,8 @@ def _save(_: Context, form: ProviderForm) -> None:
         )
     known = read().providers.get(form.name)
     key = form.api_key.get_secret_value()
-    given = {"kind": form.kind, "base_url": form.base_url, "model": form.model, "api_key": key}
-    values = {name: value for name, value in given.items() if value}
+    fields = {"kind": form.kind, "base_url": form.base_url, "model": form.model, "api_key": key}
+    values = {name: value for name, value in fields.items() if value}
     try:
         profile = ProviderProfile.model_validate((known.model_dump() if known else {}) | values)
     except ValidationError as error:

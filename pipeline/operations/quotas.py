@@ -45,14 +45,14 @@ class Quotas:
             self._settings = api_keys.limits(self._context) or self._settings
         return self._settings
 
-    def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", what: str = "") -> None:
+    def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", reason: str = "") -> None:
         """Take units from a rate. Raises `Refused` (429, with `code`) if it is used up. A rate of 0 means no limit."""
         if rate.limit <= 0 or not self._context.online or time.monotonic() < self._not_before:
             return
         try:
             take(self._redis, name, rate, units)
         except TooMany as error:
-            excess = what or f"more than {rate.limit} requests in {rate.per_s:g} s"
+            excess = reason or f"more than {rate.limit} requests in {rate.per_s:g} s"
             headers = {"Retry-After": str(max(1, round(error.wait_s + 0.5)))} if error.wait_s is not None else {}
             raise Refused(f"{excess}: wait, or ask for a higher limit", code=code, headers=headers) from None
         except RedisError:
@@ -65,14 +65,14 @@ class Quotas:
     def take_upload(self, caller: str, megabytes: int) -> None:
         """Count megabytes that this caller uploads, or that Penstock fetches for it. Raises `Refused` (429)."""
         limit = self.settings.upload_mb_per_hour
-        what = f"more than {limit} MB in an hour"
-        self.take(f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", what=what)
+        reason = f"more than {limit} MB in an hour"
+        self.take(f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", reason=reason)
 
     def take_pages(self, caller: str, count: int) -> None:
         """Count pages to convert for this caller. Raises `Refused` (429)."""
         limit = self.settings.pages_per_day
-        what = f"more than {limit} pages in a day"
-        self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", what=what)
+        reason = f"more than {limit} pages in a day"
+        self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", reason=reason)
 
     def give_back_pages(self, caller: str, count: int) -> None:
         """Give back pages that were charged but not submitted."""

@@ -18,5 +18,5 @@ class Refused(UserError):
 
 def keyless() -> Refused:
     """Return (do not raise) the refusal, 401, of a request that needs a key but has none."""
-    said = "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one"
-    return Refused(said, code="unauthorized", headers=CHALLENGE)
+    message = "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one"
+    return Refused(message, code="unauthorized", headers=CHALLENGE)

@@ -58,8 +58,8 @@ def _all(context: Context) -> Iterator[tuple[str, Retention]]:
     yield "", idempotency.expired(context)
     for kind in statements.expired(context):
         yield "", kind
-    kept = context.settings.retention
-    rule = Rule(kept.events_days, kept.events_count)
+    limits = context.settings.retention
+    rule = Rule(limits.events_days, limits.events_count)
     yield "", rows("events", rule, EVENTS.c.seq, EVENTS.c.created_at)
     if context.online:
         act = partial(_progress, rule=rule)

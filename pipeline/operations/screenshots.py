@@ -82,8 +82,8 @@ def ingest_upload(
     Raises `UserError`, `UnitError`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
     """
     with a_child(caller):
-        taken = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)
-    return view_of(Intake, taken)
+        intake = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)
+    return view_of(Intake, intake)
 
 
 states = reads(queries.states_of)
@@ -154,8 +154,8 @@ def timeline_page(caller: Caller, /, limit: int, **which: Any) -> tuple[list[Hou
         return hours, None
     first = hours[0]  # without the earliest node, which is beyond the limit
     rest = [Hour(first.begins_at, first.thread_id, first.thread_title, first.nodes[1:])] if first.nodes[1:] else []
-    some = [*rest, *hours[1:]]
-    return some, min((node.event_time, node.id) for hour in some for node in hour.nodes)
+    hours_shown = [*rest, *hours[1:]]
+    return hours_shown, min((node.event_time, node.id) for hour in hours_shown for node in hour.nodes)
 
 
 show, nodes_of, nodes_by_id = reads(queries.show), reads(queries.nodes_of), reads(queries.nodes_by_id)
@@ -215,8 +215,8 @@ def include_again(
     """Remove patterns from the live exclusions, so that Penstock stores such frames again. `strict` refuses patterns
     that are not there."""
     was = service.exclusions(caller.context)
-    left = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
-    return exclude.by(caller, apps=left[0], titles=left[1])
+    remaining = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
+    return exclude.by(caller, apps=remaining[0], titles=remaining[1])
 
 
 def _without(current: Sequence[str], removed: Sequence[str], *, strict: bool) -> list[str] | None:

@@ -88,8 +88,8 @@ def watch(
         while True:
             state = read()
             yield state
-            left = outstanding(state)
-            if not left:
+            unfinished = outstanding(state)
+            if not unfinished:
                 return
             if time.monotonic() - checked >= LONGEST_PAUSE_S:
                 if checked > 0:
@@ -99,7 +99,8 @@ def watch(
             left_s = min(LONGEST_PAUSE_S, deadline - time.monotonic())
             if left_s <= 0:
                 raise TimeoutError(
-                    f"{left} {undone[left != 1]} after {timeout_s} s" + (f". {fleet.missed}" if fleet.missed else "")
+                    f"{unfinished} {undone[unfinished != 1]} after {timeout_s} s"
+                    + (f". {fleet.missed}" if fleet.missed else "")
                 )
             listener.pause(concerns, left_s)
 

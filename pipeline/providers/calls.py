@@ -301,8 +301,8 @@ def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, fl
 
 def retention(context: Context) -> Retention:
     """Return the retention rule of calls. Their totals outlive them."""
-    kept = context.settings.retention
-    rule = Rule(kept.calls_days, kept.calls_count)
+    limits = context.settings.retention
+    rule = Rule(limits.calls_days, limits.calls_count)
     return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST, discard=call_totals.remove)
 
 

@@ -249,9 +249,9 @@ class Nodes:
         if not (self._token.isascii() and self._token.isprintable()):
             raise self._no_token("cannot use this token, which contains invalid characters")
 
-    def _no_token(self, what: str) -> UnitError:
+    def _no_token(self, problem: str) -> UnitError:
         advice = f"set {self._target.env}API_KEY to what `penstock nodes tokens create NAME --kind session` prints"
-        return self.error(f"{what}: {advice}", kind=ErrorKind.UNAVAILABLE, code="auth")
+        return self.error(f"{problem}: {advice}", kind=ErrorKind.UNAVAILABLE, code="auth")
 
     def _too_long(self) -> UnitError:
         message = (
@@ -259,13 +259,13 @@ class Nodes:
         )
         return self.error(message, kind=ErrorKind.TRANSIENT, code="timeout")
 
-    def _explained(self, error: UnitError, what: str) -> UnitError:
+    def _explained(self, error: UnitError, capability: str) -> UnitError:
         """Return the session's error in the words of this provider."""
         kind = error.kind
         if isinstance(error, JobFailed):
             if error.code in _NO_NODE_CODES:
                 wait_s = NO_NODE_WAIT_S if error.retry_after_s is None else error.retry_after_s
-                needed = f"{what} with the model '{self.model}'" if self.model else what
+                needed = f"{capability} with the model '{self.model}'" if self.model else capability
                 message = f"has no node for {needed} now: start one with `penstock node`"
                 return self.error(message, kind=ErrorKind.RATE_LIMITED, code=NO_NODE, retry_after_s=wait_s)
             if kind is ErrorKind.CANCELLED:

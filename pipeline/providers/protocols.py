@@ -48,9 +48,9 @@ class Vectors:
     latency_ms: int = 0
 
 
-def charged(made: Answer | Vectors) -> tuple[str, int, int]:
+def charged(result: Answer | Vectors) -> tuple[str, int, int]:
     """Return (model, input tokens, output tokens), which decide the cost of a call."""
-    return made.model, made.usage.input_tokens, made.usage.output_tokens
+    return result.model, result.usage.input_tokens, result.usage.output_tokens
 
 
 @dataclass(frozen=True)

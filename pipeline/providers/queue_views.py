@@ -139,8 +139,8 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
     waits = [(limit.next_in_s, limit) for limit in view.limits if limit.next_in_s is not None]
     if waits:
         left_s, limit = max(waits, key=lambda wait: wait[0])
-        whose = view.name if limit.of == "queue" else limit.of
-        return Holdup("limits", f"{whose}: {limit.limit} is used up", now + timedelta(seconds=left_s))
+        scope = view.name if limit.of == "queue" else limit.of
+        return Holdup("limits", f"{scope}: {limit.limit} is used up", now + timedelta(seconds=left_s))
     if view.is_full:
         places = "the only place is" if view.capacity == 1 else f"all {view.capacity} places are"
         return Holdup("capacity", f"{view.name}: {places} taken")
@@ -174,7 +174,7 @@ def _view(context: Context, values: Mapping[str, Value], name: str, waiting: int
         gated.provider,
         state.in_flight,
         min((most for most, _ in places), default=0),
-        any(taken >= most for most, taken in places),
+        any(in_use >= most for most, in_use in places),
         limits,
         by,
         reason,

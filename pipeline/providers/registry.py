@@ -177,7 +177,7 @@ def _keep(key: tuple[str, ...], make: Callable[[], T]) -> T:
 
     Without a lock, which a fork could leave locked forever: if two are created at once, both work and one is kept.
     """
-    here = (os.getpid(), *key)
-    if here not in _instances:
-        _instances.setdefault(here, make())
-    return cast("T", _instances[here])
+    process_key = (os.getpid(), *key)
+    if process_key not in _instances:
+        _instances.setdefault(process_key, make())
+    return cast("T", _instances[process_key])

@@ -50,9 +50,13 @@ class Tracer:
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         folder, digest = self._context.settings.answer_dir, kept_answers.digest_of(operation, provider, model, *inputs)
-        if subject.claim_id and (kept := kept_answers.recall(folder, subject, digest)) is not None and kept.said:
-            self.trace = kept.trace | {"kept": kept.path}
-            return result_of(kept.said)  # type: ignore[return-value]  # the same operation has the same result
+        if (
+            subject.claim_id
+            and (kept_answer := kept_answers.recall(folder, subject, digest)) is not None
+            and kept_answer.content
+        ):
+            self.trace = kept_answer.trace | {"kept": kept_answer.path}
+            return result_of(kept_answer.content)  # type: ignore[return-value]  # the same operation has the same result
         trace: dict[str, Any] = {
             "call_id": uuid4().hex,
             "flow": subject.flow,
@@ -72,21 +76,21 @@ class Tracer:
             "queue": self.guarded.gate.queue,
             "of": subject.of,
         }
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             result = self.guarded.call(ask, charged)
         except GateClosed:
             raise
         except UnitError as error:
             message = message_of(error)
-            self.trace = trace | {"status": str(error.kind), "error": message} | _took(begun)
+            self.trace = trace | {"status": str(error.kind), "error": message} | _took(started)
             raise
         usage: Usage = result.usage
         shown = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         named = {"model": (result.model or model)[:120], "preview": shown, "error": usage.note or None}
-        self.trace = trace | tokens | named | _took(begun)
+        self.trace = trace | tokens | named | _took(started)
         answer = kept_form(result) if subject.claim_id else None
         self.trace["kept"] = kept_answers.keep(folder, subject, digest, self.trace, answer)
         return result
@@ -107,13 +111,13 @@ def kept_form(result: Answer | Vectors) -> dict[str, Any]:
     return asdict(replace(result, vectors=[])) | {"vectors": rows}
 
 
-def result_of(kept: Mapping[str, Any]) -> Answer | Vectors:
+def result_of(content: Mapping[str, Any]) -> Answer | Vectors:
     """Restore the result that `kept_form` wrote."""
-    fields = {**kept, "usage": Usage(**kept["usage"])}
-    if "vectors" not in kept:
+    fields = {**content, "usage": Usage(**content["usage"])}
+    if "vectors" not in content:
         return Answer(**fields)
-    return Vectors(**fields | {"vectors": [list(array("d", b64decode(row))) for row in kept["vectors"]]})
+    return Vectors(**fields | {"vectors": [list(array("d", b64decode(row))) for row in content["vectors"]]})
 
 
-def _took(begun: float) -> dict[str, int]:
-    return {"latency_ms": int((time.monotonic() - begun) * 1000)}
+def _took(started: float) -> dict[str, int]:
+    return {"latency_ms": int((time.monotonic() - started) * 1000)}

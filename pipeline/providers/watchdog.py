@@ -39,7 +39,7 @@ class RecentCall:
 
     id: int
     status: str
-    begun: datetime
+    started: datetime
     ended: datetime
 
     @property
@@ -63,7 +63,7 @@ def opening(
 
     `calls`: those since it last opened or closed, newest first by their end.
     """
-    worked = max((call.begun for call in calls if call.worked), default=None)
+    worked = max((call.started for call in calls if call.worked), default=None)
     # Calls in flight during the refusal say nothing about the time after it.
     refusals = [call for call in calls if worked is None or call.ended > worked]
     for kind, reason in ((ErrorKind.QUOTA, "daily quota"), (ErrorKind.RATE_LIMITED, "rate limit")):
@@ -77,7 +77,7 @@ def opening(
     if not calls or calls[0].ended <= now - timedelta(seconds=profile.breaker_longest_s):
         return None
     newest = calls[0]
-    alone = not any(call.worked and call.ended >= newest.begun for call in calls)
+    alone = not any(call.worked and call.ended >= newest.started for call in calls)
     if newest.status == ErrorKind.UNAVAILABLE and alone:
         return Opening(0.0, "the key, the model or the account is refused, by the calls on record")
     in_a_row = list(takewhile(lambda call: call.status == ErrorKind.TRANSIENT, calls))
@@ -88,7 +88,7 @@ def opening(
 
 def has_recovered(calls: Sequence[RecentCall], until: datetime) -> bool:
     """Whether a provider works after its breaker was open `until` then: its newest call began later and worked."""
-    return bool(calls) and calls[0].worked and calls[0].begun >= until
+    return bool(calls) and calls[0].worked and calls[0].started >= until
 
 
 def check_calls(context: Context) -> list[str]:
@@ -166,9 +166,9 @@ def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecor
     acted_on = record.calls if record.calls <= newest_id else 0
     calls = []
     for queue in context.gates.closed_by(name):
-        for call_id, status, begun, took_ms in session.execute(newest_calls(queue, limit)):
+        for call_id, status, started, took_ms in session.execute(newest_calls(queue, limit)):
             if call_id > acted_on:
-                calls.append(RecentCall(call_id, status, begun, begun + timedelta(milliseconds=took_ms)))
+                calls.append(RecentCall(call_id, status, started, started + timedelta(milliseconds=took_ms)))
     return record, sorted(calls, key=lambda call: (call.ended, call.id), reverse=True)
 
 

@@ -195,9 +195,11 @@ class Settings(_Sources):
     @property
     def sections_set(self) -> set[str]:
         """The `SECTIONS` that the environment or the file mentions."""
-        given = {name.upper().removeprefix("PENSTOCK_").partition("__")[0].lower() for name in os.environ}
+        sections = {name.upper().removeprefix("PENSTOCK_").partition("__")[0].lower() for name in os.environ}
         path = config_path()
-        return (given | set(tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else ())) & set(SECTIONS)
+        return (sections | set(tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else ())) & set(
+            SECTIONS
+        )
 
     @field_validator("data_dir")
     @classmethod

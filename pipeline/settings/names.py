@@ -78,8 +78,8 @@ class Speller:
 
 def _is_of_a_cluster(name: str, value: str) -> bool:
     plain = name.removeprefix(PREFIX)
-    meant = plain.endswith("PORT") and not plain.endswith("SERVICE_PORT") and value.isdigit()
-    return bool(_OF_A_CLUSTER.fullmatch(plain)) and "__" not in plain and not meant
+    is_port = plain.endswith("PORT") and not plain.endswith("SERVICE_PORT") and value.isdigit()
+    return bool(_OF_A_CLUSTER.fullmatch(plain)) and "__" not in plain and not is_port
 
 
 def _is_model(kind: Any) -> bool:

@@ -133,8 +133,8 @@ class ProviderProfile(BaseModel):
 
 def gateway_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses of gateways, given as a list or separated by commas. Raises `ValueError`."""
-    given = urls.split(",") if isinstance(urls, str) else urls
-    addresses = tuple(filter(None, (url.strip().rstrip("/") for url in given)))
+    parts = urls.split(",") if isinstance(urls, str) else urls
+    addresses = tuple(filter(None, (url.strip().rstrip("/") for url in parts)))
     for url in addresses:
         if not _is_url(url, {"ws", "wss"}) or any(urlsplit(url)[3:]) or urlsplit(url).username is not None:
             raise ValueError(f"the address of a gateway looks like {_LIKE}, without user, query or anchor")

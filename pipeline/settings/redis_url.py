@@ -164,26 +164,26 @@ def _credentials(user: str) -> tuple[str, str]:
     return unquote(username), unquote(password)
 
 
-def _common(what: str, values: list[str]) -> str:
+def _common(noun: str, values: list[str]) -> str:
     """Return the value that all parts with a value share."""
-    given = {value for value in values if value.strip("/")}
-    if len(given) > 1:
-        raise RedisUrlError(f"its parts name different {what}")
-    return given.pop() if given else ""
+    distinct = {value for value in values if value.strip("/")}
+    if len(distinct) > 1:
+        raise RedisUrlError(f"its parts name different {noun}")
+    return distinct.pop() if distinct else ""
 
 
 def _options(scheme: str, query: str) -> dict[str, str]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    options = dict(parse_qsl(query, keep_blank_values=True))
     known = _OPTIONS[scheme]
-    for name in given:
+    for name in options:
         if name in known:
             continue
         if name in _TLS:
             raise RedisUrlError(f"{name} is for encrypted connections: begin the URL with rediss://")
         raise RedisUrlError(f"it has an unknown option; {scheme}:// knows {', '.join(known)}")
-    if scheme == "sentinel" and not given.get("master"):
+    if scheme == "sentinel" and not options.get("master"):
         raise RedisUrlError("sentinel:// needs the master's name: sentinel://host1,host2/0?master=NAME")
-    return given
+    return options
 
 
 def _db(text: str) -> int:
@@ -201,20 +201,20 @@ def _protocol(text: str) -> int | None:
 
 def _tls(scheme: str, options: Mapping[str, str]) -> Tls:
     """Return the TLS options. Certificates are verified unless the URL disables that."""
-    given = {name: options[name] for name in _TLS if name in options}
+    tls_options = {name: options[name] for name in _TLS if name in options}
     wanted = scheme == "rediss" or _flag(options, "ssl", default=False)
     if not wanted:
-        if given:
-            raise RedisUrlError(f"{next(iter(given))} is for encrypted connections: add ssl=true")
+        if tls_options:
+            raise RedisUrlError(f"{next(iter(tls_options))} is for encrypted connections: add ssl=true")
         return {}
-    demands = given.get("ssl_cert_reqs", "required").lower().removeprefix("cert_")
+    demands = tls_options.get("ssl_cert_reqs", "required").lower().removeprefix("cert_")
     if demands not in {"required", "optional", "none"}:
         raise RedisUrlError("ssl_cert_reqs must be required, optional or none")
     for name in _FILES:
-        if name in given and not Path(given[name]).is_file():
+        if name in tls_options and not Path(tls_options[name]).is_file():
             raise RedisUrlError(f"{name}: the file does not exist")
     checks = _flag(options, "ssl_check_hostname", default=demands != "none")
-    files = {name: given[name] for name in _FILES if name in given}
+    files = {name: tls_options[name] for name in _FILES if name in tls_options}
     return {**files, "ssl_cert_reqs": demands, "ssl_check_hostname": checks and demands != "none"}
 
 

@@ -282,8 +282,8 @@ def _gateway(settings: Settings) -> Iterator[Check]:
     finally:
         context.db.dispose()
     alive = sum(instance.alive for instance in gateway.instances)
-    here = count(gateway.nodes[NodeStatus.CONNECTED], "node"), count(gateway.sessions, "session")
-    summary = ", ".join((count(alive, "instance"), *here))
+    connected = count(gateway.nodes[NodeStatus.CONNECTED], "node"), count(gateway.sessions, "session")
+    summary = ", ".join((count(alive, "instance"), *connected))
     advice = "" if alive else "`penstock gateway` runs one, or `penstock up` with PENSTOCK_GATEWAY__ENABLED=true"
     if alive and not gateway.nodes[NodeStatus.CONNECTED]:
         advice = "no node does the work: run `penstock node` on a suitable machine"

@@ -67,7 +67,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Begun:
+class KeyClaim:
     """A claimed request: `settle` or `release` it."""
 
     owner: str
@@ -75,7 +75,7 @@ class Begun:
     claim_id: str
 
 
-def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timedelta) -> Begun | Answer:
+def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timedelta) -> KeyClaim | Answer:
     """Claim the request, or return its earlier answer. Raises `AnotherRequest`, and `StillRunning` during `RUNNING_S`
     after another claim. `keep`: how long to keep the answer."""
     claim_id, now = uuid4().hex, context.db.now()
@@ -83,7 +83,7 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
     fresh = {"fingerprint": fingerprint, **running, "created_at": now, "expires_at": now + keep}
     own = [REQUESTS.c.owner == owner, REQUESTS.c.key == key]
 
-    def work(tx: Tx) -> Begun | Answer:
+    def work(tx: Tx) -> KeyClaim | Answer:
         tx.execute(delete(REQUESTS).where(*own, REQUESTS.c.expires_at <= now))
         row = None
         while row is None:  # on PostgreSQL, another request may release the row in between
@@ -94,27 +94,27 @@ def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timede
         if row.status is not None:
             return Answer(row.status, row.headers, row.body)
         free = or_(REQUESTS.c.claim_id == claim_id, REQUESTS.c.running_until <= now)
-        taken = update(REQUESTS).where(*own, REQUESTS.c.status.is_(None), free).values(**running)
-        if not tx.execute(taken.returning(REQUESTS.c.key)).first():
+        claim = update(REQUESTS).where(*own, REQUESTS.c.status.is_(None), free).values(**running)
+        if not tx.execute(claim.returning(REQUESTS.c.key)).first():
             raise StillRunning
-        return Begun(owner, key, claim_id)
+        return KeyClaim(owner, key, claim_id)
 
     return context.db.run(work)
 
 
-def settle(context: Context, begun: Begun, answer: Answer) -> None:
+def settle(context: Context, claim: KeyClaim, answer: Answer) -> None:
     """Store the answer for repeated requests. Does nothing if the claim was lost."""
     values = {"status": answer.status, "headers": answer.headers, "body": answer.body, "claim_id": None}
-    context.db.run(lambda tx: tx.execute(update(REQUESTS).where(*_own(begun)).values(**values)))
+    context.db.run(lambda tx: tx.execute(update(REQUESTS).where(*_own(claim)).values(**values)))
 
 
-def release(context: Context, begun: Begun) -> None:
+def release(context: Context, claim: KeyClaim) -> None:
     """Delete the request, which did nothing, so that the same key may be used again."""
-    context.db.run(lambda tx: tx.execute(delete(REQUESTS).where(*_own(begun))))
+    context.db.run(lambda tx: tx.execute(delete(REQUESTS).where(*_own(claim))))
 
 
-def _own(begun: Begun) -> Sequence[Any]:
-    return REQUESTS.c.owner == begun.owner, REQUESTS.c.key == begun.key, REQUESTS.c.claim_id == begun.claim_id
+def _own(claim: KeyClaim) -> Sequence[Any]:
+    return REQUESTS.c.owner == claim.owner, REQUESTS.c.key == claim.key, REQUESTS.c.claim_id == claim.claim_id
 
 
 def expired(context: Context) -> Retention:
@@ -129,5 +129,5 @@ def expired(context: Context) -> Retention:
         removal = delete(REQUESTS).where(over).returning(REQUESTS.c.key)
         return context.db.run(lambda tx: len(tx.execute(removal).all()))
 
-    kept = context.settings.api.idempotency_hours
-    return Retention("answers to idempotent requests", f"{kept:g} hours", due, remove)
+    hours = context.settings.api.idempotency_hours
+    return Retention("answers to idempotent requests", f"{hours:g} hours", due, remove)

@@ -65,14 +65,14 @@ def rows(
     def remove(context: Context) -> int:
         with context.db.read() as session:
             over = _over(session, rule, key, at, may_go, least)
-        some = select(key).where(over).order_by(at, key).limit(portion)
+        portion_keys = select(key).where(over).order_by(at, key).limit(portion)
 
         def next_portion() -> int:
             if discard is None:
-                removal = delete(key.table).where(key.in_(some)).returning(key)
+                removal = delete(key.table).where(key.in_(portion_keys)).returning(key)
                 return context.db.run(lambda tx: len(tx.execute(removal).all()))
             with context.db.read() as session:
-                keys = list(session.execute(some).scalars())
+                keys = list(session.execute(portion_keys).scalars())
             return discard(context, keys, over) if keys else 0
 
         total = 0

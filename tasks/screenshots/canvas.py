@@ -123,8 +123,8 @@ def capture(self: Any) -> list[str]:
     Without any, end the chain."""
     context = get_context()
     with at_work(self, Place(CAPTURES, CAPTURE)) as place:
-        taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
-    ready = sorted({source for source, frame in taken if frame.ready})
+        intakes = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
+    ready = sorted({source for source, frame in intakes if frame.ready})
     expect(*(Place(_buffer(source), CONTROL) for source in ready))
     if not ready:
         self.request.chain = None

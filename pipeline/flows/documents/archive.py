@@ -31,23 +31,23 @@ def archive(context: Context, document_id: str) -> Iterator[bytes]:
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
     """Return the manifest as a dict, without this machine's paths and workers. Raises `UserError` without a
     manifest."""
-    found = _manifest(queries.document(context, document_id).result_path)
-    if found is None:
+    content = _manifest(queries.document(context, document_id).result_path)
+    if content is None:
         raise UserError(f"document {document_id} has no manifest", code="no_result")
-    return found
+    return content
 
 
 def _manifest(merged: Path) -> dict[str, Any] | None:
     path = manifest_path(merged)
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_bytes())
+    manifest: dict[str, Any] = json.loads(path.read_bytes())
     for hidden in _HIDDEN:
-        found["document"].pop(hidden, None)
-    for page in found["pages"]:
+        manifest["document"].pop(hidden, None)
+    for page in manifest["pages"]:
         for attempt in page["attempts"]:
             attempt.pop("worker_id", None)
-    return found
+    return manifest
 
 
 def pictures_folder(context: Context, document_id: str) -> Path | None:

@@ -27,13 +27,15 @@ def waiting(context: Context) -> Iterator[Waiting]:
     """Yield counts: documents that wait for splitting or merging, waiting pages by the queue that converts them, and
     the documents and pages that wait because they are paused.
     """
-    left = func.sum(DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count)
+    unfinished = func.sum(DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count)
     converted = and_(PAGES.c.document_id == DOCUMENTS.c.id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     with context.db.read() as session:
         stages = [wait for kind in (SPLIT, MERGE) for _, wait in counted(session, kind, "documents")]
         pages = list(counted(session, CONVERT, "pages", by=PAGES.c.provider, within=PAGES.join(DOCUMENTS, converted)))
         paused, unsplit = session.execute(
-            select(left, func.count().filter(DOCUMENTS.c.pages == 0)).where(DOCUMENTS.c.status == DocumentStatus.PAUSED)
+            select(unfinished, func.count().filter(DOCUMENTS.c.pages == 0)).where(
+                DOCUMENTS.c.status == DocumentStatus.PAUSED
+            )
         ).one()
     yield from (replace(wait, queue=plan.CPU) for wait in stages)
     for provider, wait in pages:

@@ -64,8 +64,8 @@ def documents(
     if before is not None:
         beyond.append(tuple_(*key) > tuple_(*before, types=[column.type for column in key]))
 
-    def first(some: Filter) -> Select[tuple[datetime, str]]:
-        return select(*key).where(*some.where(), *beyond).order_by(*order).limit(limit + offset)
+    def first(listed: Filter) -> Select[tuple[datetime, str]]:
+        return select(*key).where(*listed.where(), *beyond).order_by(*order).limit(limit + offset)
 
     with context.db.read() as session:
         if len(which.statuses) > 1:

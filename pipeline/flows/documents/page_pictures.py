@@ -49,12 +49,12 @@ class Picture:
     content: bytes | None
 
 
-def find(context: Context, document_id: str, number: int, look: Rendering) -> Picture:
+def find(context: Context, document_id: str, number: int, rendering: Rendering) -> Picture:
     """Return the picture of a page: its name, and its content only if it is cached.
 
     Raises `UserError` without the page.
     """
-    path = _path(context.settings, document_id, queries.page_source(context, document_id, number), look)
+    path = _path(context.settings, document_id, queries.page_source(context, document_id, number), rendering)
     return Picture(path.name, _cached(path))
 
 
@@ -160,14 +160,14 @@ def make_room(folder: Path, most: int) -> None:
                 # Another process may be about to write a picture into a new folder.
                 if time.time() - document.stat().st_mtime > _USE_PRECISION_S:
                     document.rmdir()
-    left = sum(size for _, size, _ in by_use)
-    if left <= most:
+    total = sum(size for _, size, _ in by_use)
+    if total <= most:
         return
     for _, size, path in sorted(by_use):
-        if left <= most - most // _FRACTION * 2:
+        if total <= most - most // _FRACTION * 2:
             break
         path.unlink(missing_ok=True)
-        left -= size
+        total -= size
 
 
 _room = _Room()

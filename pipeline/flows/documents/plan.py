@@ -127,8 +127,8 @@ def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
 def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
     """Return a subquery that counts a document's due pages, up to `most`."""
     is_due = (PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.provider == provider, CONVERT.due(now))
-    some = select(PAGES.c.id).where(*is_due).limit(most).correlate(DOCUMENTS).subquery()
-    return select(func.count()).select_from(some).scalar_subquery()
+    due_ids = select(PAGES.c.id).where(*is_due).limit(most).correlate(DOCUMENTS).subquery()
+    return select(func.count()).select_from(due_ids).scalar_subquery()
 
 
 def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Any]:

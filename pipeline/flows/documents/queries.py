@@ -58,8 +58,8 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
     with context.db.read() as session:
         return [
             document_view(context, row)
-            for some in portions(ids)
-            for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(some)))
+            for portion in portions(ids)
+            for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(portion)))
         ]
 
 
@@ -127,7 +127,7 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
         .where(PAGES.c.document_id == document_id)
         .execution_options(yield_per=100)
     )
-    parts = [query] if numbers is None else [query.where(PAGES.c.page.in_(some)) for some in portions(numbers)]
+    parts = [query] if numbers is None else [query.where(PAGES.c.page.in_(portion)) for portion in portions(numbers)]
     with context.db.read() as session:
         return {row.page: row.data for part in parts for row in session.execute(part)}
 
@@ -239,8 +239,8 @@ def count_pages(session: Session) -> dict[int, int]:
 
 def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
     """Return the number of the provider's open documents other than `ids`, and of their unconverted pages."""
-    left = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
-    query = select(DOCUMENTS.c.id, left.label("pages")).where(
+    unfinished = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
+    query = select(DOCUMENTS.c.id, unfinished.label("pages")).where(
         in_states(DOCUMENTS, OPEN), DOCUMENTS.c.provider == provider
     )
     with context.db.read() as session:

@@ -30,7 +30,7 @@ def search(
         raise UserError("say what to look for", code="empty_query")
     words, limit = words.strip()[:MAX_WORDS_CHARS], max(1, min(limit, MAX_LIMIT))
     only = _pages_of(which or Filter(), document_id)
-    left = select(func.count()).select_from(DOCUMENTS).where(DOCUMENTS.c.unindexed)
+    count_unindexed = select(func.count()).select_from(DOCUMENTS).where(DOCUMENTS.c.unindexed)
     with context.db.read() as session:
         ids = FULL_TEXT.search(session, words, limit, only=only)
         loose = not ids
@@ -39,7 +39,7 @@ def search(
         columns = (DOCUMENTS.c.filename, DOCUMENTS.c.source_path, *PAGES.c)
         pages = select(*columns).join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id).where(PAGES.c.id.in_(ids))
         rows = {row.id: row for row in session.execute(pages)}
-        unindexed = session.execute(left).scalar_one()
+        unindexed = session.execute(count_unindexed).scalar_one()
     hits = [_hit(rows[page_id], words) for page_id in ids if page_id in rows]
     return Hits(hits, loose and bool(hits), unindexed)
 

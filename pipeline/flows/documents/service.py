@@ -295,7 +295,7 @@ def remove(context: Context, document_id: str) -> None:
     text_index.forget_ahead(context, document_id)
     context.db.run(work)
     files.remove_all(context.settings, document_id)
-    kept_answers.unsay(context.settings.answer_dir, "documents", document_id)
+    kept_answers.erase(context.settings.answer_dir, "documents", document_id)
 
 
 def remove_rows(session: Session, document_id: str) -> None:
@@ -305,7 +305,7 @@ def remove_rows(session: Session, document_id: str) -> None:
         session.execute(delete(table).where(table.c.document_id == document_id))
     session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))
     announced.note(session, DOCUMENTS, [document_id])
-    traces.unsay(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
+    traces.erase(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
 
 
 def _change(context: Context, document_id: str, act: Callable[[Tx, Any], None]) -> DocumentView:
@@ -371,8 +371,8 @@ def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) 
         parts = [Part(units, page_cost(tx, provider, model)) for provider, model, units in rows]
         if not parts and not document.pages:  # not split yet
             each = page_cost(tx, document.provider, document.model)
-            left = accounts.rest(tx, "documents", document.id)
-            parts = [Part(count, each)] if count else left or [Part(1, each)]
+            remaining = accounts.rest(tx, "documents", document.id)
+            parts = [Part(count, each)] if count else remaining or [Part(1, each)]
         if parts:
             unit = str(page) if page else ""
             accounts.admit(tx, "documents", {document.id: parts}, unit=unit)

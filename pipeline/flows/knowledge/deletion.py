@@ -34,7 +34,7 @@ def remove(context: Context, base_id: str) -> bool:
                 pass
             context.db.run(lambda tx, item_id=item_id: _item(tx, item_id))  # type: ignore[misc]
             files.remove(context.settings, item_id)
-            kept_answers.unsay(context.settings.answer_dir, FLOW, item_id)
+            kept_answers.erase(context.settings.answer_dir, FLOW, item_id)
             if time.monotonic() > until:
                 return True
         if not ids:
@@ -44,8 +44,8 @@ def remove(context: Context, base_id: str) -> bool:
 
 def _chunks(session: Session, base_id: str, item_id: str) -> int:
     """Remove up to `_PORTION` of the item's chunks, and return how many."""
-    some = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).limit(_PORTION)
-    ids = session.execute(some).scalars().all()
+    portion = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).limit(_PORTION)
+    ids = session.execute(portion).scalars().all()
     if ids:
         forget(session, base_id, CHUNKS.c.id.in_(ids))
     return len(ids)
@@ -55,7 +55,7 @@ def _item(session: Session, item_id: str) -> None:
     session.execute(delete(BATCHES).where(BATCHES.c.item_id == item_id))
     session.execute(delete(ITEMS).where(ITEMS.c.id == item_id))
     announced.note(session, ITEMS, [item_id])
-    traces.unsay(session, AiCall.flow == FLOW, AiCall.scope_id == item_id)
+    traces.erase(session, AiCall.flow == FLOW, AiCall.scope_id == item_id)
 
 
 def remove_orphans(context: Context) -> int:
@@ -65,11 +65,11 @@ def remove_orphans(context: Context) -> int:
     if not root.is_dir() or not installation.belong_together(context):
         return 0
     before = time.time() - context.settings.documents.stale_temp_s
-    for some in portions(root.iterdir()):
+    for portion in portions(root.iterdir()):
         with context.db.read() as session:
-            query = select(ITEMS.c.id).where(ITEMS.c.id.in_([entry.name for entry in some]))
+            query = select(ITEMS.c.id).where(ITEMS.c.id.in_([entry.name for entry in portion]))
             known = set(session.execute(query).scalars())
-        for entry in some:
+        for entry in portion:
             with suppress(FileNotFoundError):
                 if entry.name not in known and entry.lstat().st_mtime < before:
                     files.discard(entry)

@@ -59,8 +59,8 @@ def scan(
             scanned.failed.append(Refused(storable(str(path)), "its name is not valid text: rename it", "bad_name"))
     intake.add(context, base.id, sources, progress, scanned)
     if not keep_gone:
-        here = {source.origin for source in sources}
-        scanned.gone = [row.id for origin, row in known.items() if origin not in here]
+        origins = {source.origin for source in sources}
+        scanned.gone = [row.id for origin, row in known.items() if origin not in origins]
         service.delete_items(context, *scanned.gone)
     return scanned
 

@@ -116,11 +116,11 @@ def add(
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
     added, seen = Added() if added is None else added, 0
-    for some in portions(sources, PORTION):
-        known = _known(context, base.id, some)
+    for portion in portions(sources, PORTION):
+        known = _known(context, base.id, portion)
         with ExitStack() as copies:
             rows = []
-            for source in some:
+            for source in portion:
                 try:
                     if source.origin in known:
                         _renew(context, known[source.origin], source, limits, added)

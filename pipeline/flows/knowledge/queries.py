@@ -168,9 +168,9 @@ def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None)
     progress = 0
     with context.db.read() as session:
         base = base_row(session, base_id)
-        for some in [None] if item_ids is None else portions(item_ids):
+        for portion in [None] if item_ids is None else portions(item_ids):
             query = select(ITEMS.c.status, func.count(), func.sum(ITEMS.c.progress)).where(
-                ITEMS.c.base_id == base.id, PRESENT, ITEMS.c.id.in_(some) if some is not None else true()
+                ITEMS.c.base_id == base.id, PRESENT, ITEMS.c.id.in_(portion) if portion is not None else true()
             )
             for state, count, percent in session.execute(query.group_by(ITEMS.c.status)):
                 states[state] = states.get(state, 0) + count
@@ -207,8 +207,10 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
     )
     rows: list[Any] = []
     with context.db.read() as session:
-        for some in portions(item_ids):
-            rows += session.execute(select(*columns).where(ITEMS.c.id.in_(some), in_states(ITEMS, OPEN), PRESENT)).all()
+        for portion in portions(item_ids):
+            rows += session.execute(
+                select(*columns).where(ITEMS.c.id.in_(portion), in_states(ITEMS, OPEN), PRESENT)
+            ).all()
         under_way = [row.id for row in rows if row.admitted_at is not None]
         workers = _workers(session, rows, under_way)
         waits = _waits(session, under_way)

@@ -96,9 +96,9 @@ def search(
         names, others = _bases(session, bases)
         kinds = vectors.models_of(session, [kind_of(base_id) for base_id in names]) if by_meaning else {}
         filters = [
-            one_of(session, column, list(some))
-            for column, some in ((ITEMS.c.type, types), (ITEMS.c.id, item_ids), (ITEMS.c.group_id, group_ids))
-            if some is not None
+            one_of(session, column, list(values))
+            for column, values in ((ITEMS.c.type, types), (ITEMS.c.id, item_ids), (ITEMS.c.group_id, group_ids))
+            if values is not None
         ]
         if since is not None:
             filters.append(ITEMS.c.created_at >= since)

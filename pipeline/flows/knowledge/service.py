@@ -154,8 +154,8 @@ def delete_items(context: Context, *item_ids: str) -> int:
 
     def act(tx: Tx) -> int:
         bases: set[str] = set()
-        for some in portions(item_ids):
-            bases |= set(_mark(tx, ITEMS.c.id.in_(some)))
+        for portion in portions(item_ids):
+            bases |= set(_mark(tx, ITEMS.c.id.in_(portion)))
         tx.launch(FLOW, LINE, *map(removal_of, sorted(bases)))
         return len(bases)
 

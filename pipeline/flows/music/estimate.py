@@ -107,13 +107,13 @@ def parts(context: Context, options: StartOptions) -> list[Part]:
 
 def _demand(context: Context, options: StartOptions) -> Demand:
     """Return the demand of a run. Of a limited number of songs, those that only need a vector come first."""
-    left = math.inf if options.limit is None else options.limit
+    remaining = math.inf if options.limit is None else options.limit
     new = 0 if options.skip_sync or options.mode is Mode.EMBEDDING else sync.preview(context)
     count, chars = _wanted(context, options, vectors_only=True)
-    vectors_only = int(min(count, left))
+    vectors_only = int(min(count, remaining))
     described = 0.0
     if options.mode is not Mode.EMBEDDING:
-        described = min(_wanted(context, options, vectors_only=False)[0] + new, left - vectors_only)
+        described = min(_wanted(context, options, vectors_only=False)[0] + new, remaining - vectors_only)
     return Demand(int(described), vectors_only, chars * vectors_only // count if count else 0, new)
 
 

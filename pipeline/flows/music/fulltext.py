@@ -17,8 +17,8 @@ FULL_TEXT = FullText("music_fts", items="music_songs", time="updated_at")
 def index(session: Session, song_ids: Sequence[int]) -> None:
     """Index the current rows of songs, in the caller's transaction."""
     names = ("id", "title", "artist", "album", "genre", "year", "tags", "mood", "description")
-    for some in portions(song_ids):
-        rows = session.execute(select(*(SONGS.c[name] for name in names)).where(SONGS.c.id.in_(some)))
+    for portion in portions(song_ids):
+        rows = session.execute(select(*(SONGS.c[name] for name in names)).where(SONGS.c.id.in_(portion)))
         FULL_TEXT.put(session, [_text(row) for row in rows])
 
 
@@ -33,6 +33,6 @@ def search(session: Session, words: str, limit: int) -> tuple[list[int], bool]:
     matched)."""
     if ids := FULL_TEXT.search(session, words, limit):
         return ids, False
-    for some in looser(words):
-        ids += FULL_TEXT.search(session, some, limit, any_word=True)
+    for fewer_words in looser(words):
+        ids += FULL_TEXT.search(session, fewer_words, limit, any_word=True)
     return list(dict.fromkeys(ids))[:limit], bool(ids)

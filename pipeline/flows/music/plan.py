@@ -101,8 +101,8 @@ def _start_batches(tx: Tx, run: Any, width: int) -> None:
     chosen: list[int] = []
     for step in PAID_FIRST:
         if room > len(chosen):
-            here = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, tx.now))
-            chosen += tx.execute(here.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
+            due_ids = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, tx.now))
+            chosen += tx.execute(due_ids.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
     if chosen:
         is_chosen = BATCHES.c.id.in_(chosen)
         BATCH.move(tx, BATCHES, BatchEvent.LAUNCH, is_chosen, next_run_at=None, updated_at=tx.now)

@@ -40,8 +40,8 @@ def song(context: Context, reference: str) -> SongView:
             if len(rows) == 1:
                 return song_view(rows[0])
             if rows:
-                some = ", ".join(f"{row.id} ({row.artist} - {row.title})" for row in rows[:5])
-                raise UserError(f"several songs are called {key}: {some}; give the number", code="ambiguous")
+                examples = ", ".join(f"{row.id} ({row.artist} - {row.title})" for row in rows[:5])
+                raise UserError(f"several songs are called {key}: {examples}; give the number", code="ambiguous")
     raise UserError(f"there is no song {key}: see `penstock music show`", code="unknown_song")
 
 
@@ -247,7 +247,7 @@ def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
         closed = gates.gate(context, name).inspect().closed
         if closed:
             by, left_s, reason = closed
-            left = f"{left_s:.0f} s left" if left_s < float("inf") else ""
-            detail = ", ".join(part for part in (reason, left) if part)
+            duration = f"{left_s:.0f} s left" if left_s < float("inf") else ""
+            detail = ", ".join(part for part in (reason, duration) if part)
             gates_closed.append(f"{name} is closed by {CLOSED_BY[by]}" + (f" ({detail})" if detail else ""))
     return "; ".join(gates_closed)

@@ -58,7 +58,7 @@ def for_words(context: Context, words: str, limit: int = 10) -> SearchResult:
     # Without songs that have a vector, a call would be wasted.
     hits = _hits(context, space, _embedded(context, words), limit) if _count(context, space) else []
     ranked = fuse(ranks(named), ranks(hit.item_id for hit in hits))
-    return _found(context, space, [item for item, _ in ranked], hits, limit, any_word=any_word)
+    return _result(context, space, [item for item, _ in ranked], hits, limit, any_word=any_word)
 
 
 def count_searchable(context: Context) -> int:
@@ -80,7 +80,7 @@ def _search(
     context: Context, model: str, vector: "Floats | list[float]", limit: int, *, without: int | None = None
 ) -> SearchResult:
     hits = _hits(context, model, vector, limit, without=without)
-    return _found(context, model, [hit.item_id for hit in hits], hits, limit)
+    return _result(context, model, [hit.item_id for hit in hits], hits, limit)
 
 
 def _hits(
@@ -90,7 +90,7 @@ def _hits(
         return nearest.search(session, KIND, model, vector, limit + _EXTRA, without=without)
 
 
-def _found(
+def _result(
     context: Context,
     model: str,
     ids: Sequence[int],

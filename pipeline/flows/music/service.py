@@ -173,8 +173,8 @@ def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
         event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
         event = event if run.synced else PipelineEvent.RESUME_SYNC
         runs.move(tx, run, event)
-        left = accounts.rest(tx, "music", run.id) or expected
-        accounts.admit(tx, "music", {run.id: left})
+        remaining = accounts.rest(tx, "music", run.id) or expected
+        accounts.admit(tx, "music", {run.id: remaining})
         tx.launch("music", run.id)
         resumed.append(run.id)
         return _view(tx, run.id)

@@ -64,7 +64,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda tx: _forget_ledgers(tx, since, until))
-    kept_answers.unsay(context.settings.answer_dir, FLOW)
+    kept_answers.erase(context.settings.answer_dir, FLOW)
     nodes.FULL_TEXT.purge(context.db)
     context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
@@ -91,7 +91,7 @@ def _forget(tx: Tx, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
     tx.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
     # The call of a merge holds the texts of both nodes.
     merge_calls = and_(AiCall.flow == FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
-    traces.unsay(tx, merge_calls)
+    traces.erase(tx, merge_calls)
     # First, give frames back that doomed nodes took over from other nodes.
     back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
     tx.execute(back.values(node_id=LINKS.c.origin_id))
@@ -174,8 +174,8 @@ def _forget_batches(tx: Tx, ids: Sequence[int]) -> None:
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == FLOW, AiCall.scope_id.in_(units))
-    traces.unsay(tx, calls)
-    outbox.unsay(tx, BATCHES, [row.id for row in rows])
+    traces.erase(tx, calls)
+    outbox.erase(tx, BATCHES, [row.id for row in rows])
     cleared: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
     tx.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **cleared))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))

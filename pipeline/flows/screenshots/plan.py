@@ -225,8 +225,8 @@ def _to_analyse(tx: ReadTx, rules: ScreenshotSettings, turn: int) -> tuple[list[
     picks = (
         update(BATCHES).where(BATCHES.c.id.in_([row.id for row in picked]), _unpicked(tx.now)).values(urgency=urgency)
     )
-    taken = set(tx.execute(picks.returning(BATCHES.c.id)).scalars()) if picked else set()
-    return [row.id for row in picked if row.id in taken], after
+    batch_ids = set(tx.execute(picks.returning(BATCHES.c.id)).scalars()) if picked else set()
+    return [row.id for row in picked if row.id in batch_ids], after
 
 
 def _unpicked(now: datetime) -> ColumnElement[bool]:

@@ -266,8 +266,8 @@ def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[
     with context.db.read() as session:
         for row in session.execute(query):
             of_node = by_node.setdefault(row.node_id, NodeFrames(row.total, []))
-            kept = row.storage_state == "stored"
-            of_node.frames.append(FrameView(row.id, row.ts, row.app or row.app_guess, row.window_title, kept))
+            is_stored = row.storage_state == "stored"
+            of_node.frames.append(FrameView(row.id, row.ts, row.app or row.app_guess, row.window_title, is_stored))
     return by_node
 
 

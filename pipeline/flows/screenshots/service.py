@@ -96,7 +96,7 @@ def exclusions(context: Context) -> Exclusions:
     own, known = context.settings.screenshots, live_settings(context.settings)
     with context.db.read() as session:
         values = {value.key: str(value.value) for value in live.values(session, known)}
-    apps, titles = (patterns_in(values[f"screenshots.excluded_{what}"]) for what in ("apps", "titles"))
+    apps, titles = (patterns_in(values[f"screenshots.excluded_{noun}"]) for noun in ("apps", "titles"))
     return Exclusions(apps, titles, list(own.excluded_apps), list(own.excluded_titles))
 
 
@@ -107,14 +107,14 @@ def exclude(
 
     Patterns such as `*KeePass*` match in any case. Raises `UserError` for a semicolon, or if one excludes everything.
     """
-    known, given = live_settings(context.settings), {"apps": apps, "titles": titles}
-    if any(";" in pattern for patterns in given.values() for pattern in patterns or ()):
+    known, patterns_by = live_settings(context.settings), {"apps": apps, "titles": titles}
+    if any(";" in pattern for patterns in patterns_by.values() for pattern in patterns or ()):
         raise UserError("a pattern cannot contain a semicolon: write ? for it", code="bad_value")
 
     def act(tx: Tx) -> None:
-        for what, patterns in given.items():
+        for noun, patterns in patterns_by.items():
             if patterns is not None:
-                key = f"screenshots.excluded_{what}"
+                key = f"screenshots.excluded_{noun}"
                 live.change(tx, known, key, "; ".join(patterns))
                 live.note(tx, key, "", by)  # otherwise the value names the previous author
 

@@ -95,8 +95,12 @@ def change(
 
     def act(tx: Tx) -> EndpointView:
         row, now = _lock(tx, endpoint_id), tx.now
-        given = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
-        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        requested = {
+            "url": url,
+            "types": None if types is None else json.dumps(list(types)),
+            "description": description,
+        }
+        values: dict[str, Any] = {name: value for name, value in requested.items() if value is not None}
         if active is not None and active != row.active:
             well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(tx)}
             values |= {"active": active, "disabled_because": None if active else "by hand", **(well if active else {})}
@@ -186,7 +190,9 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
         # Events beyond the cursor follow anyway.
         due = (event for event in events if event.seq <= row.cursor and announced.wants(patterns, event.type))
         wanted = [(event.seq, event.type) for event in due]
-    return sum(context.db.run(partial(_replay, endpoint_id=endpoint_id, wanted=some)) for some in portions(wanted))
+    return sum(
+        context.db.run(partial(_replay, endpoint_id=endpoint_id, wanted=portion)) for portion in portions(wanted)
+    )
 
 
 def replay_failed(context: Context, endpoint_id: str | None = None) -> int:

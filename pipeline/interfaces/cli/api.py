@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import ready_context, warn_if_no_stack
 
 
 def api(
@@ -28,6 +28,6 @@ def api(
 
     def ready() -> None:
         err.print(f"API: {url(context, listening)}. Ctrl-C ends it.", soft_wrap=True)
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
     serve(context, host, listening, ready)

@@ -85,7 +85,7 @@ def ready_context() -> "Context":
     return get_context()
 
 
-def tell_if_nothing_runs() -> None:
+def warn_if_no_stack() -> None:
     """Say how to start a stack, if none runs that would do the work just submitted."""
     from pipeline.interfaces.cli.output import err
     from pipeline.process import get_context

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import ready_context, warn_if_no_stack
 
 
 def mcp(
@@ -26,5 +26,5 @@ def mcp(
     if sys.stdin.isatty():
         err.print("Waiting for an assistant, which normally starts this command: docs/how-to/mcp.md. Ctrl-C ends it.")
     configure(context.settings.log_level, as_json=context.settings.log_json)
-    tell_if_nothing_runs()
+    warn_if_no_stack()
     serve(context, write=write)

@@ -9,7 +9,7 @@ import typer
 
 from pipeline.engine.nouns import count
 from pipeline.engine.views import plain
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.music_runs import runs
 from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.progress import Bar, Progress
@@ -100,9 +100,9 @@ def start(
             snapshot = _follow(stack, music.start(options), quiet=as_json)
         if as_json:
             print_json(snapshot.contract())
-        _tell_end(snapshot)
+        _print_end(snapshot)
     else:
-        _tell(music.start(options), "started", as_json=as_json)
+        _print_result(music.start(options), "started", as_json=as_json)
 
 
 def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
@@ -114,7 +114,7 @@ def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
         "`penstock music stop` ends it."
     )
 
-    def looks(keep: Callable[[], None]) -> "Iterator[MusicStatus]":
+    def snapshots(keep: Callable[[], None]) -> "Iterator[MusicStatus]":
         while True:
             snapshot = music.status()
             yield snapshot
@@ -124,7 +124,7 @@ def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
             time.sleep(_LOOK_S)
 
     with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
-        return progress.follow(looks(progress.keep), _bar)
+        return progress.follow(snapshots(progress.keep), _bar)
 
 
 def _bar(snapshot: "MusicStatus") -> "Bar":
@@ -137,7 +137,7 @@ def _bar(snapshot: "MusicStatus") -> "Bar":
     return Bar(snapshot.pipeline_state.value, done, total or None, figures, busy=bool(snapshot.active_jobs))
 
 
-def _tell_end(snapshot: "MusicStatus") -> None:
+def _print_end(snapshot: "MusicStatus") -> None:
     """Report how a run ended, and exit: 0 done, 1 failed or stopped, 3 some songs failed."""
     run = snapshot.run
     if run is not None and run.outcome in {"failed", "stopped"}:
@@ -177,13 +177,13 @@ def _show_estimate(estimate: "Estimate", *, as_json: bool) -> None:
     out.print("This changed nothing, and called no provider.")
 
 
-def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
+def _print_result(run: "RunView", done: str, *, as_json: bool) -> None:
     if as_json:
         print_json(run)
     else:
         err.print(f"Music pipeline: {done}. Now {run.status.value}.")
     if run.outcome is None and run.status.value != "paused":
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 @app.command()
@@ -192,7 +192,7 @@ def pause(as_json: Json = False) -> None:
     from pipeline.operations import music
 
     ready()
-    _tell(music.pause(), "paused", as_json=as_json)
+    _print_result(music.pause(), "paused", as_json=as_json)
 
 
 @app.command()
@@ -201,7 +201,7 @@ def resume(as_json: Json = False) -> None:
     from pipeline.operations import music
 
     ready()
-    _tell(music.resume(), "resumed", as_json=as_json)
+    _print_result(music.resume(), "resumed", as_json=as_json)
 
 
 @app.command()
@@ -210,7 +210,7 @@ def stop(as_json: Json = False) -> None:
     from pipeline.operations import music
 
     ready()
-    _tell(music.stop(), "stopped", as_json=as_json)
+    _print_result(music.stop(), "stopped", as_json=as_json)
 
 
 @app.command()

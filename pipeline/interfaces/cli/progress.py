@@ -78,7 +78,7 @@ class Progress:
         self._shown: dict[str, bars.TaskID] = {}
         self._known: dict[str, tuple[Bar, Pace]] = {}
         self._line, self._line_at = "", time.monotonic()
-        self._told = {""}
+        self._printed = {""}
         self._moved_at = time.monotonic()
         self.state: Any = None
         """The last state that `follow` showed."""
@@ -169,8 +169,8 @@ class Progress:
 
     def note_once(self, sentence: str, key: str = "") -> None:
         """Print a note, once for each `key` (default: the sentence)."""
-        if (key or sentence) not in self._told:
-            self._told.add(key or sentence)
+        if (key or sentence) not in self._printed:
+            self._printed.add(key or sentence)
             self.note(f"[yellow]Note:[/yellow] {one_line(sentence)}")
 
 

@@ -104,10 +104,12 @@ def pictures_in_the_way(document: "Document", path: Path, form: Format) -> str:
         return f"{beside} {_NOT_OURS}"
     recorded = _read(manifest_path(path)).get(_PICTURES)
     for picture in sorted(folder.iterdir()):
-        there = beside / picture.name
+        existing = beside / picture.name
         known = {sha256(picture), recorded.get(picture.name) if isinstance(recorded, dict) else None}
-        if os.path.lexists(there) and (there.is_symlink() or not there.is_file() or sha256(there) not in known):
-            return f"{there} {_NOT_OURS}"
+        if os.path.lexists(existing) and (
+            existing.is_symlink() or not existing.is_file() or sha256(existing) not in known
+        ):
+            return f"{existing} {_NOT_OURS}"
     return ""
 
 

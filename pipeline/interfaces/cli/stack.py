@@ -82,12 +82,12 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
         err.print("Starting Penstock …")
         Supervisor(settings, "up", lock, servers).run(
-            unused=partial(_tell_addresses, settings, list(servers)), ready=ready, ending=ending
+            unused=partial(_print_addresses, settings, list(servers)), ready=ready, ending=ending
         )
     err.print("Penstock has stopped.")
 
 
-def _tell_addresses(settings: "Settings", silent: list[str]) -> bool:
+def _print_addresses(settings: "Settings", silent: list[str]) -> bool:
     """Print the addresses of `silent` servers that listen now, and remove these. Returns False: the stack is in use."""
     from pipeline.standalone.address import address_in_use
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, Limit, ready, warn_if_no_stack
 from pipeline.interfaces.cli.ids import whole
 from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_here
@@ -47,7 +47,7 @@ def create(
         return
     err.print(f"Endpoint {created.endpoint.id} is added. Its secret, which Penstock does not show again:")
     out.print(created.secret, markup=False, soft_wrap=True)
-    tell_if_nothing_runs()
+    warn_if_no_stack()
 
 
 @app.command("list")
@@ -113,7 +113,7 @@ def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
     from pipeline.operations import webhooks
 
     ready()
-    _tell(webhooks.test(endpoint), as_json=as_json)
+    _print_result(webhooks.test(endpoint), as_json=as_json)
 
 
 @app.command()
@@ -217,29 +217,29 @@ def replay(
         raise typer.BadParameter("give a delivery, --failed, or --endpoint with --since", param_hint="DELIVERY")
     ready()
     if failed:
-        _tell_count(webhooks.replay_failed(endpoint or None), "delivery", as_json=as_json)
+        _print_count(webhooks.replay_failed(endpoint or None), "delivery", as_json=as_json)
         return
     if delivery is not None:
-        _tell(webhooks.replay(delivery), as_json=as_json)
+        _print_result(webhooks.replay(delivery), as_json=as_json)
         return
     zone = zone_of_here()
     begin = moment(since, zone)
     if begin is None:
         raise typer.BadParameter("give a time to start from, such as 2h", param_hint="--since")
     queued = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
-    _tell_count(queued, "event", as_json=as_json)
+    _print_count(queued, "event", as_json=as_json)
 
 
-def _tell_count(queued: int, noun: str, *, as_json: bool) -> None:
+def _print_count(queued: int, noun: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"replayed": queued})
     else:
         err.print(f"{count(queued, noun)} will be sent again.")
 
 
-def _tell(view: "DeliveryView", *, as_json: bool) -> None:
+def _print_result(view: "DeliveryView", *, as_json: bool) -> None:
     if as_json:
         print_json(view)
     else:
         err.print(f"Delivery {view.id} is {view.status.value}: `penstock webhooks deliveries {view.id}` shows it.")
-    tell_if_nothing_runs()
+    warn_if_no_stack()

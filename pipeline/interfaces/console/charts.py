@@ -54,7 +54,7 @@ def lines(
 
     `values`: for each moment, one number per class; None interrupts the line.
     """
-    most = max((point for some in values for point in some if point is not None), default=0)
+    most = max((point for series in values for point in series if point is not None), default=0)
     slots = [Column(at, title, []) for at, title in enumerate(titles)]
 
     def place(value: float) -> float:
@@ -63,7 +63,7 @@ def lines(
     drawn = [
         (css, " ".join(f"{at},{y}" for at, y in run))
         for number, css in enumerate(classes)
-        for run in _runs([some[number] for some in values], place)
+        for run in _runs([series[number] for series in values], place)
     ]
     return Chart(len(values), slots, drawn, most, summary)
 

@@ -45,8 +45,8 @@ def acts(document: DocumentView) -> list[Act]:
         actions.append(Act("remerge", "Merge again"))
     elif status in AT_REST and document.completed_count:
         gaps = plural(document.pages - document.completed_count, "page")
-        asks = f"Merge {name} without {gaps}? The result marks the gaps; you can convert those pages later."
-        actions.append(Act("remerge", f"Merge without {gaps}", asks, fields={"allow_partial": "true"}))
+        question = f"Merge {name} without {gaps}? The result marks the gaps; you can convert those pages later."
+        actions.append(Act("remerge", f"Merge without {gaps}", question, fields={"allow_partial": "true"}))
     if status not in AT_REST:
         rest = f"{plural(unfinished, 'page')} will not be converted" if document.pages else "No page is converted"
         and_kept = (
@@ -54,8 +54,10 @@ def acts(document: DocumentView) -> list[Act]:
         )
         actions.append(Act("cancel", "Cancel", f"Cancel {name} permanently? {rest}{and_kept}.", "danger"))
     its_pages = f"Its {plural(document.pages, 'page')}" if document.pages else "Its pages"
-    asks = f"Delete {name}? {its_pages}, all their attempts, its results and the stored file are deleted permanently."
-    return [*actions, Act("delete", "Delete", asks, "danger")]
+    question = (
+        f"Delete {name}? {its_pages}, all their attempts, its results and the stored file are deleted permanently."
+    )
+    return [*actions, Act("delete", "Delete", question, "danger")]
 
 
 def can_retry(document: DocumentView) -> bool:

@@ -168,15 +168,17 @@ def _resolved(document: Document, schema: Document) -> Document:
 def _alternatives(document: Document, schema: Document) -> list[Document]:
     """Return the alternatives of a schema, without null."""
     schema = _resolved(document, schema)
-    some = schema.get("anyOf") or schema.get("oneOf") or [schema]
-    return [resolved for alternative in some if (resolved := _resolved(document, alternative)).get("type") != "null"]
+    alternatives = schema.get("anyOf") or schema.get("oneOf") or [schema]
+    return [
+        resolved for alternative in alternatives if (resolved := _resolved(document, alternative)).get("type") != "null"
+    ]
 
 
 def _kind(document: Document, schema: Document) -> str:
     """Return the type of a schema in words."""
     kinds = [_kind_of_one(document, kind) for kind in _alternatives(document, schema)]
-    some = _resolved(document, schema).get("anyOf") or []
-    nullable = any(kind.get("type") == "null" for kind in some)
+    alternatives = _resolved(document, schema).get("anyOf") or []
+    nullable = any(kind.get("type") == "null" for kind in alternatives)
     return " or ".join(dict.fromkeys(kind for kind in [*kinds, "null" if nullable else ""] if kind))
 
 
@@ -219,10 +221,10 @@ def _example(document: Document, schema: Document) -> str:
 
 def _sample(document: Document, schema: Document, depth: int) -> Any:
     """Return the schema's example, or build one from the examples of its parts."""
-    some = _alternatives(document, schema)
-    if not some or depth > DEEPEST:
+    alternatives = _alternatives(document, schema)
+    if not alternatives or depth > DEEPEST:
         return None
-    first = some[0]
+    first = alternatives[0]
     if first.get("examples"):
         return first["examples"][0]
     if "properties" in first:

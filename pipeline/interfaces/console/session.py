@@ -45,7 +45,7 @@ def log_in(
     api_key = api_keys.authenticate(context, key)
     if api_key is None:
         address = request.client.host if request.client else "local"
-        quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
+        quotas.take(f"wrong:{address}", WRONG_KEYS, reason="too many wrong keys")
         return _form(request, to, "Invalid key: it is wrong, expired or revoked.", 401)
     # A TLS proxy may forward plain HTTP: the page's own address shows whether the browser used TLS.
     origin = request.headers.get("origin", "null")

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.http.hosts import PROBLEM, SECURITY_HEADERS, holds_secret, host_of, is_ours, problem
+from pipeline.interfaces.http.hosts import PROBLEM, SECURITY_HEADERS, holds_secret, host_of, is_own_host, problem
 from pipeline.nodes import tokens
 from pipeline.standalone.address import is_loopback
 from pipeline.storage.context import Context
@@ -55,7 +55,7 @@ class Guard:
         if scope["type"] == "websocket":
             # Browsers always send an origin; nodes and sessions never do.
             return (403, "bad_origin", "web pages cannot connect to the gateway") if "origin" in headers else None
-        if scope["path"] in _OPEN or (_is_local(scope) and is_ours(host_of(headers.get("host", "")), scope)):
+        if scope["path"] in _OPEN or (_is_local(scope) and is_own_host(host_of(headers.get("host", "")), scope)):
             return None
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":

@@ -106,7 +106,7 @@ class Incoming:
         self._settings = settings
         self._held: Held | None = held
         self._within_s = _JSON_S
-        self._received = self._kept = 0
+        self._received = self._kept_bytes = 0
         self._began = time.monotonic()
         self._whole = False
 
@@ -125,7 +125,7 @@ class Incoming:
         if self._received > self._limit:
             raise _too_large(self._limit)
         if self._held:
-            self._kept += len(body)
+            self._kept_bytes += len(body)
             self._held.add(self._caller, len(body))
         took_s = time.monotonic() - self._began
         too_slow = self._received < (took_s - idle_s) * self._settings.least_bytes_per_s
@@ -145,8 +145,8 @@ class Incoming:
     def release(self) -> None:
         """Subtract this body from the bytes held in memory."""
         if self._held:
-            self._held.release(self._caller, self._kept)
-            self._kept = 0
+            self._held.release(self._caller, self._kept_bytes)
+            self._kept_bytes = 0
 
     @property
     def _caller(self) -> str:

@@ -99,11 +99,11 @@ class Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Tick once a second, as the `Date` header needs, until a signal ends the server. uvicorn ticks ten times."""
-        asked, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._wake = lambda: loop.call_soon_threadsafe(asked.set)
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._wake = lambda: loop.call_soon_threadsafe(ended.set)
         while not await self.on_tick(0):
             with suppress(TimeoutError):
-                await asyncio.wait_for(asked.wait(), 1.0)
+                await asyncio.wait_for(ended.wait(), 1.0)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # uvicorn's own handler raises the signal again at the end, and the process would exit as if it had failed.
@@ -151,9 +151,9 @@ class Patience(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.waits_since = self.loop.time()
-        for most, here in ((self.most_each, self._of_this_address()), (self.most, self._open())):
-            if len(here) > most:
-                _close_oldest([connection for connection in here if connection is not self and _waits(connection)])
+        for most, open_ in ((self.most_each, self._of_this_address()), (self.most, self._open())):
+            if len(open_) > most:
+                _close_oldest([connection for connection in open_ if connection is not self and _waits(connection)])
         self._watch()
 
     def handle_events(self) -> None:
@@ -213,18 +213,18 @@ class Patience(H11Protocol):
         elif self._awaited != ("rest", self.cycle):
             self._await(None)
 
-    def _await(self, what: tuple[str, Any] | None, within_s: float = 0) -> None:
+    def _await(self, awaited: tuple[str, Any] | None, within_s: float = 0) -> None:
         """Set the deadline for this part of a request; None: set none. The same part keeps its deadline.
 
         At the deadline the connection closes; a head first counts as slow.
         """
-        if what == self._awaited:
+        if awaited == self._awaited:
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        self._awaited, self._is_slow = what, False
-        late = self._head_is_slow if what and what[0] == "head" else self.transport.close
-        self._deadline = self.loop.call_later(within_s, late) if what else None
+        self._awaited, self._is_slow = awaited, False
+        late = self._head_is_slow if awaited and awaited[0] == "head" else self.transport.close
+        self._deadline = self.loop.call_later(within_s, late) if awaited else None
 
     def _head_is_slow(self) -> None:
         self._is_slow = True
@@ -241,7 +241,7 @@ def _close_oldest(waiting: list[Patience]) -> None:
 
 def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **options: Any) -> uvicorn.Config:
     """Return uvicorn's configuration, with a time-out for each phase of a request. `limits`: fields of `Patience`."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "lifespan": "on",
         "log_config": None,
         "access_log": False,
@@ -253,4 +253,4 @@ def configuration(app: Any, settings: Exposed, limits: Mapping[str, Any], **opti
         "ssl_certfile": settings.tls_certificate or None,
         "ssl_keyfile": settings.tls_key or None,
     }
-    return uvicorn.Config(app, http=type("Protocol", (Patience,), dict(limits)), **{**given, **options})
+    return uvicorn.Config(app, http=type("Protocol", (Patience,), dict(limits)), **{**defaults, **options})

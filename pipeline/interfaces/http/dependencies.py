@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from pipeline.interfaces.http.guard import asked_here
+from pipeline.interfaces.http.guard import check_same_site
 from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import Quotas
 from pipeline.storage.api_keys import Scope
@@ -69,7 +69,7 @@ def may_spend(request: Request) -> None:
 
     Blocks. Endpoints that always spend name `spender`.
     """
-    asked_here(request)
+    check_same_site(request)
     request.state.caller.check_spending()
 
 
@@ -90,7 +90,7 @@ spender = [Depends(may_spend)]
 AI services; the operation reserves the money."""
 
 
-from_here = [Depends(asked_here)]
+same_site = [Depends(check_same_site)]
 """Beside one of the others: refuses requests that another site caused. For a GET whose operation checks spending."""
 
 

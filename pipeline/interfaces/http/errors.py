@@ -214,14 +214,14 @@ def response_for(error: Exception, method: str, path: str) -> ProblemResponse:
             return ProblemResponse(error.status_code, *_http(error, method), headers=error.headers)
         case PenstockError():
             return _expected(error)
-    if away := _what_is_away(error):
+    if away := _unavailable(error):
         log.warning("api.unavailable", code="unavailable", reason=type(error).__name__)
         return ProblemResponse(503, f"{away}: try again in a moment", "unavailable", {"Retry-After": str(RETRY_S)})
     log.error("api.failed", method=method, path=path[:200], exc_info=error)
     return ProblemResponse(500, "the server failed; its log says why", "internal")
 
 
-def _what_is_away(error: Exception) -> str:
+def _unavailable(error: Exception) -> str:
     if isinstance(error, RedisError):
         return "Redis cannot be reached"
     if isinstance(error, PoolTimeoutError):
@@ -235,8 +235,8 @@ def _expected(error: PenstockError) -> ProblemResponse:
         log.warning("api.unavailable", code=code, reason=str(error))
     headers = dict(getattr(error, "headers", {}))
     if status in {429, 503}:
-        asked = getattr(error, "retry_after_s", None)
-        headers.setdefault("Retry-After", str(max(1, round(asked or RETRY_S))))
+        retry_after_s = getattr(error, "retry_after_s", None)
+        headers.setdefault("Retry-After", str(max(1, round(retry_after_s or RETRY_S))))
     return ProblemResponse(status, _UNTOLD.get(code, str(error)), code, headers)
 
 

@@ -115,13 +115,13 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _knows_all_names(cls, given: Any) -> Any:
+    def _knows_all_names(cls, values: Any) -> Any:
         known = cls._names()
-        for name in given if isinstance(given, dict) else ():
+        for name in values if isinstance(values, dict) else ():
             if name not in known:
                 error = InitErrorDetails(type="extra_forbidden", loc=(str(name),), input=None)
                 raise ValidationError.from_exception_data(cls.__name__, [error])
-        return given
+        return values
 
     @classmethod
     def _names(cls) -> set[str]:

@@ -15,7 +15,7 @@ from pipeline.interfaces.http.hosts import (
     SECURITY_HEADERS,
     holds_secret,
     host_of,
-    is_ours,
+    is_own_host,
     netloc_of,
     without_secrets,
 )
@@ -79,8 +79,8 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        given = headers.get("host", "")
-        if not is_ours(host_of(given), scope, self._hosts):
+        host = headers.get("host", "")
+        if not is_own_host(host_of(host), scope, self._hosts):
             raise Refused(
                 "this server does not answer under this host name: add it to PENSTOCK_API__ALLOWED_HOSTS",
                 code="wrong_host",
@@ -91,10 +91,10 @@ class Guard:
                 code="key_in_address",
             )
         origin = headers.get("origin", "").lower().rstrip("/")
-        own = not origin or netloc_of(origin) == given.lower()
+        own = not origin or netloc_of(origin) == host.lower()
         if origin in self._origins or (own and (origin or not _is_of_another_site(headers))):
             return
-        # A link on another site may open a page. `asked_here` refuses requests that such a link must not cause.
+        # A link on another site may open a page. `check_same_site` refuses requests that such a link must not cause.
         followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         if own and followed and scope["method"] in SAFE:
             return
@@ -106,8 +106,8 @@ class Guard:
     def _log(self, scope: Scope, status: int, began: float) -> None:
         # The path alone: a query may hold the words of a search.
         caller = scope["state"].get("caller")
-        say = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
-        say(
+        write = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
+        write(
             "api.request",
             method=scope["method"][:10],
             path=without_secrets(scope["path"]),
@@ -122,7 +122,7 @@ def _is_of_another_site(headers: Headers) -> bool:
     return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
-def asked_here(request: Request) -> None:
+def check_same_site(request: Request) -> None:
     """Raise `Refused` (403) where a link on a page of another site led here. For GETs that may spend money.
 
     `Guard` admits only our own `Origin` and those that the settings allow.

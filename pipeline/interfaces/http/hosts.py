@@ -25,10 +25,10 @@ _SECRET = re.compile(rb"pst[knw]_[A-Za-z0-9_-]{20,}")
 """A key or token of Penstock."""
 
 
-def host_of(given: str) -> str:
+def host_of(netloc: str) -> str:
     """The name in a Host header, without its port; empty if malformed."""
     try:
-        return (urlsplit(f"//{given}").hostname or "").rstrip(".") if given.isascii() and "@" not in given else ""
+        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".") if netloc.isascii() and "@" not in netloc else ""
     except ValueError:
         return ""
 
@@ -41,7 +41,7 @@ def netloc_of(origin: str) -> str:
         return ""
 
 
-def is_ours(host: str, scope: Scope, names: Collection[str] = ()) -> bool:
+def is_own_host(host: str, scope: Scope, names: Collection[str] = ()) -> bool:
     """Whether the server answers under this host: one of `names`, loopback, or the address of the connection.
 
     No other site can have an address of this machine as its name.

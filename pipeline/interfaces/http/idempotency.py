@@ -22,7 +22,7 @@ from pipeline.interfaces.http.bodies import is_upload, replay
 from pipeline.operations.refusal import Refused
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
-from pipeline.storage.idempotency import Answer, Begun
+from pipeline.storage.idempotency import Answer, KeyClaim
 
 MAX_KEY = 255
 MAX_KEPT_BYTES = 1_000_000
@@ -41,12 +41,12 @@ class _Replayed(Exception):
 class _Once:
     """One request with a key."""
 
-    def __init__(self, context: Context, owner: str, key: str, what: str) -> None:
+    def __init__(self, context: Context, owner: str, key: str, request: str) -> None:
         self._context = context
         self._owner = owner
         self._key = key
-        self._what = what
-        self._begun: Begun | None = None
+        self._request = request
+        self._claim: KeyClaim | None = None
 
     async def begin(self, content: str) -> None:
         """Claim the key for this content. Raises `_Replayed` if the same request has an answer already.
@@ -54,23 +54,23 @@ class _Once:
         Raises `AnotherRequest` if the key belongs to another request, `StillRunning` if the first one is not answered
         yet.
         """
-        fingerprint = hashlib.sha256(f"{self._what}\n{content}".encode()).hexdigest()
+        fingerprint = hashlib.sha256(f"{self._request}\n{content}".encode()).hexdigest()
         keep = timedelta(hours=self._context.settings.api.idempotency_hours)
         claim = await run_sync(idempotency.begin, self._context, self._owner, self._key, fingerprint, keep)
         if isinstance(claim, Answer):
             raise _Replayed(claim)
-        self._begun = claim
+        self._claim = claim
 
     async def end(self, answer: Answer | None) -> None:
         """Store the answer for repeated requests, or with None free the key. Does nothing without a claim."""
-        begun, self._begun = self._begun, None
-        if begun is None:
+        claim, self._claim = self._claim, None
+        if claim is None:
             return
         with CancelScope(shield=True):  # a client that disconnects must not leave the key claimed
             if answer is None:
-                await run_sync(idempotency.release, self._context, begun)
+                await run_sync(idempotency.release, self._context, claim)
             else:
-                await run_sync(idempotency.settle, self._context, begun, answer)
+                await run_sync(idempotency.settle, self._context, claim, answer)
 
 
 async def recognise(request: Request, content: str) -> None:
@@ -95,16 +95,16 @@ class Idempotency:
         if key is None:
             await self._app(scope, receive, send)
             return
-        what = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}"
-        once = _Once(self._context, scope["state"]["caller"].id[:64], key, what)
+        request = f"{scope['method']} {scope['path']}?{scope['query_string'].decode('latin-1')}"
+        once = _Once(self._context, scope["state"]["caller"].id[:64], key, request)
         scope["state"]["once"] = once
-        kept = _Kept(send, once)
+        recorder = _Kept(send, once)
         try:
             if not is_upload(Headers(scope=scope)):
                 body = await _whole(receive)
                 await once.begin(hashlib.sha256(body).hexdigest())
                 receive = replay(body, receive)
-            await self._app(scope, receive, kept)
+            await self._app(scope, receive, recorder)
         except _Replayed as replayed:
             await _response(replayed.answer)(scope, receive, send)
         finally:

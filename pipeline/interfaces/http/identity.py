@@ -58,8 +58,8 @@ class CallerMiddleware:
         if caller.scope is None and not logs_in:
             raise keyless()
         # An origin that the settings allow has a key of its own, and no use for a session's cookie.
-        ours = netloc_of(headers.get("origin", "").lower()) == headers.get("host", "").lower()
-        if (caller.session or logs_in) and not (ours or headers.get("sec-fetch-site") == "same-origin"):
+        same_host = netloc_of(headers.get("origin", "").lower()) == headers.get("host", "").lower()
+        if (caller.session or logs_in) and not (same_host or headers.get("sec-fetch-site") == "same-origin"):
             raise Refused("no page of this console sent this: open the console, and try again", code="bad_origin")
 
     def _caller(self, secret: str, session: str, address: str) -> Caller:
@@ -72,7 +72,7 @@ class CallerMiddleware:
         else:
             presented_key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
             if presented_key is None:
-                self._quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
+                self._quotas.take(f"wrong:{address}", WRONG_KEYS, reason="too many wrong keys")
                 raise Refused(
                     "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=CHALLENGE
                 )

@@ -89,14 +89,14 @@ class Pictures:
 
     async def _make(self, key: str, picture: _Picture) -> None:
         try:
-            made = await run_sync(picture.make, lambda: picture.askers > 0 and not self._ending.is_set())
+            rendered = await run_sync(picture.make, lambda: picture.askers > 0 and not self._ending.is_set())
         except Unwanted:
             picture.running = False  # another request may wait for it by now
         except Exception as error:  # noqa: BLE001  # the waiting requests answer with it
             picture.done.set_exception(error)
             picture.done.exception()  # marks it as retrieved: the clients may have disconnected
         else:
-            picture.done.set_result(made)
+            picture.done.set_result(rendered)
         if picture.done.done() or not picture.askers:
             del self._known[key]
         self._begin()

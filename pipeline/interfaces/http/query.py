@@ -32,11 +32,11 @@ async def _known(request: Request) -> None:
             advice = f"{name[:60]} is a field of the JSON body: send it there"
         else:
             near = get_close_matches(name[:60], sorted(parameters | form_fields | fields), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            suggestion = f"; did you mean {near[0]}?" if near else ""
             takes = (
                 f"; this address takes {', '.join(sorted(parameters))}" if parameters else "; this address takes none"
             )
-            advice = f"unknown parameter{meant or takes}"
+            advice = f"unknown parameter{suggestion or takes}"
         errors.append({"loc": ("query", name), "msg": advice})
     if errors:
         raise RequestValidationError(errors)
@@ -44,8 +44,8 @@ async def _known(request: Request) -> None:
 
 def _names(route: APIRoute) -> tuple[set[str], set[str], set[str]]:
     """The names of the query parameters, the fields of the JSON body, and those of the form other than files."""
-    taken = get_flat_params(route.dependant)
-    parameters = {field.alias for field in taken if isinstance(field.field_info, params.Query)}
+    known_fields = get_flat_params(route.dependant)
+    parameters = {field.alias for field in known_fields if isinstance(field.field_info, params.Query)}
     body = route.body_field.field_info.annotation if route.body_field else None
     content: dict[str, Any] = (route.openapi_extra or {}).get("requestBody", {}).get("content", {})
     form: dict[str, Any] = content.get(_FORM, {}).get("schema", {}).get("properties", {})

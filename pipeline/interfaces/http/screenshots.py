@@ -43,9 +43,9 @@ def take(caller: Caller, form: Form, file: File) -> Intake:
 
     Raises `RequestValidationError` (422) for wrong fields.
     """
-    given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
+    form_values = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
-        fields = FrameFields.model_validate(given)
+        fields = FrameFields.model_validate(form_values)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         raise RequestValidationError(faults) from None

@@ -17,7 +17,7 @@ def example(**values: JsonValue) -> ConfigDict:
     return ConfigDict(from_attributes=True, json_schema_extra=extra)
 
 
-def started(what: str) -> dict[str, Any]:
+def started(description: str) -> dict[str, Any]:
     """Return the OpenAPI description of a 202 with its `Location`. `what`: the description's text."""
     location = {"description": "The address of what started.", "schema": {"type": "string"}}
-    return {"description": what, "headers": {"Location": location}}
+    return {"description": description, "headers": {"Location": location}}

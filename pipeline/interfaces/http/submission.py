@@ -30,9 +30,9 @@ class SubmitOptions(Strict):
 
 def options_of(form: Form) -> Options:
     """Return the form's options of a conversion. Raises `RequestValidationError` (422) for unknown or wrong fields."""
-    given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
+    form_values: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
-        chosen = SubmitOptions.model_validate(given)
+        chosen = SubmitOptions.model_validate(form_values)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         raise RequestValidationError(faults) from None

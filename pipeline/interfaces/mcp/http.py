@@ -54,10 +54,10 @@ class Mcp:
         body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
         request = Request(scope)
         await turns(request).read(request, body, partial(text_of, most=MAX_PARTS))
-        manager = await self._begun(writes=may_use(request.state.caller, writes=True, local=False))
+        manager = await self._manager(writes=may_use(request.state.caller, writes=True, local=False))
         await manager.handle_request(scope, replay(body, receive), send)
 
-    async def _begun(self, *, writes: bool) -> "StreamableHTTPSessionManager":
+    async def _manager(self, *, writes: bool) -> "StreamableHTTPSessionManager":
         async with self._beginning:
             if writes not in self._managers:
                 assert self._tasks is not None, "the lifespan of the API has not begun"

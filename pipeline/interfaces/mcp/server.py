@@ -81,17 +81,17 @@ class _Calls:
         self._listed = {tool.name: _listed(tool, local=local) for tool in TOOLS}
 
     async def list(self, context: Context, _: PaginatedRequestParams | None) -> ListToolsResult:
-        caller = self._made(context).caller
+        caller = self._call_in(context).caller
         return ListToolsResult(tools=[self._listed[tool.name] for tool in TOOLS if self._may_use(caller, tool)])
 
-    def _made(self, context: Context) -> Call:
+    def _call_in(self, context: Context) -> Call:
         return self._call_of(context, context.session.report_progress)
 
     def _may_use(self, caller: Caller, tool: Tool) -> bool:
         return may_use(caller, writes=tool.writes, local=self._local)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
-        call = self._made(context)
+        call = self._call_in(context)
         CALLER.set(call.caller.id)
         try:
             return await self._call(call, params)

@@ -95,7 +95,7 @@ class Toolbox:
         over_stdio: type[Arguments] | None = None,
         **traits: bool,
     ) -> Callable[[Function], Function]:
-        """Return a decorator that adds a function `(call, asked) -> result` as a tool, with these traits of `Tool`.
+        """Return a decorator that adds a function `(call, arguments) -> result` as a tool, with these traits of `Tool`.
 
         Annotations give the schemas, the docstring the description. `result`: the structured result beside a picture.
         `over_http`, `over_stdio`: arguments, where these differ.
@@ -103,7 +103,7 @@ class Toolbox:
 
         def add(function: Function) -> Function:
             types = get_type_hints(function)
-            arguments: type[Arguments] = over_http or types["asked"]
+            arguments: type[Arguments] = over_http or types["arguments"]
             self.tools.append(
                 Tool(
                     function.__name__,

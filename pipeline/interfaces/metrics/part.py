@@ -28,7 +28,7 @@ class Part:
         self._ended = threading.Event()
         self._ended.set()
         self._due = 0.0
-        self._found: Sequence[Metric] | None = None
+        self._metrics: Sequence[Metric] | None = None
         self._away = self._closed = False
         self.took_s = 0.0
         """Duration of the last completed read."""
@@ -44,7 +44,7 @@ class Part:
         """The metrics, after waiting for a read under way; None if reading failed or takes longer than `patience_s`."""
         if not self._ended.wait(max(0.0, patience_s)):
             return None
-        return self._found
+        return self._metrics
 
     def close(self, patience_s: float) -> None:
         """Stop reading, and wait up to `patience_s` for a read under way: its source closes next."""
@@ -53,17 +53,17 @@ class Part:
         self._ended.wait(max(0.0, patience_s))
 
     def _run(self) -> None:
-        begun = time.monotonic()
+        started = time.monotonic()
         rest = _SHARE
         try:
-            self._found = self._read()
+            self._metrics = self._read()
             self._away = False
         except Exception as error:  # scrapes still serve the other parts
-            rest, self._found = 0, None
+            rest, self._metrics = 0, None
             if not self._away and not self._closed:
                 log.exception("metrics.part_away", part=self.name, error=type(error).__name__)
             self._away = True
         finally:
-            self.took_s = time.monotonic() - begun
+            self.took_s = time.monotonic() - started
             self._due = time.monotonic() + min(max(KEPT_S, rest * self.took_s), LONGEST_KEPT_S)
             self._ended.set()

@@ -55,12 +55,12 @@ class RequestMetrics:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            begun, status, took_s = time.perf_counter(), 0, 0.0
+            started, status, took_s = time.perf_counter(), 0, 0.0
 
             async def answer(message: Message) -> None:
                 nonlocal status, took_s
                 if message["type"] == "http.response.start":
-                    status, took_s = int(message["status"]), time.perf_counter() - begun
+                    status, took_s = int(message["status"]), time.perf_counter() - started
                 await send(message)
 
             with self._open.track_inprogress():
@@ -71,7 +71,7 @@ class RequestMetrics:
                     raise
                 finally:
                     self.count(
-                        scope["method"], _route(scope), status or _BROKEN_OFF, took_s or time.perf_counter() - begun
+                        scope["method"], _route(scope), status or _BROKEN_OFF, took_s or time.perf_counter() - started
                     )
 
         return counted

@@ -60,7 +60,7 @@ class Selection(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "Selection":
+    def _exactly_one(self) -> "Selection":
         if (self.ids is None) is not self.all_matching:
             raise ValueError("give ids, or a filter with all_matching: true")
         return self

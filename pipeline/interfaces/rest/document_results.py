@@ -172,9 +172,9 @@ def list_pictures(
     folder = documents.status.by(caller, document_id).pictures_folder
     (after,) = pages.decode(cursor, str) or ("",)
     names = sorted(path.name for path in folder.iterdir() if path.suffix in _TYPES) if folder else []
-    some = [name for name in names if name > after][: limit + 1]
+    shown = [name for name in names if name > after][: limit + 1]
     return pages.page(
-        some, limit, lambda name: here(request, f"{PATH}/{document_id}/pictures/{quote(name)}"), lambda name: (name,)
+        shown, limit, lambda name: here(request, f"{PATH}/{document_id}/pictures/{quote(name)}"), lambda name: (name,)
     )
 
 

@@ -58,24 +58,24 @@ async def follow(
     fetch the current state. `progress` has no id, and is not replayed.
     """
     known = _number(last_event_id, after)
-    kept = await feed.run(events.kept)
-    feed.start(kept.last)
-    last = kept.last if known is None else known
+    range_ = await feed.run(events.kept)
+    feed.start(range_.last)
+    last = range_.last if known is None else known
     moved, stay = feed.moved, Stay(feed, caller, LONGEST_S)
     yield ServerSentEvent(comment="events", retry=RETRY_MS)
-    if last < kept.first - 1 or last > kept.last:
-        last = kept.first - 1 if last < kept.first - 1 else kept.last
-        data = {"reason": "some events are deleted", "first": kept.first, "last": kept.last}
+    if last < range_.first - 1 or last > range_.last:
+        last = range_.first - 1 if last < range_.first - 1 else range_.last
+        data = {"reason": "some events are deleted", "first": range_.first, "last": range_.last}
         yield ServerSentEvent(event="reset", id=str(last), data=data)
     said_at = time.monotonic()
     while await stay.lasts():
-        some = feed.since(last)
-        if some is None:
-            some = await feed.run(events.after_if_possible, last)
-        for one in some:
-            last = one.seq
-            if wanted.matches(one):
-                yield _server_event(one)
+        new = feed.since(last)
+        if new is None:
+            new = await feed.run(events.after_if_possible, last)
+        for event in new:
+            last = event.seq
+            if wanted.matches(event):
+                yield _server_event(event)
                 said_at = time.monotonic()
         for number, fields in feed.progress_since(moved):
             moved = number
@@ -85,7 +85,7 @@ async def follow(
         if time.monotonic() - said_at > HEARTBEAT_S:
             yield ServerSentEvent(comment="still here")
             said_at = time.monotonic()
-        if not some:
+        if not new:
             await feed.wait(1.0)
 
 
@@ -96,7 +96,7 @@ def list_events(
     """List the stored events, newest first. To follow events, use the stream."""
     (before,) = pages.decode(cursor, int) or (None,)
     rows = events.newest.by(caller, wanted, before=before, limit=limit + 1)
-    return pages.views(rows, limit, lambda one: (one.seq,))
+    return pages.views(rows, limit, lambda event: (event.seq,))
 
 
 @router.get("/log/{seq}", responses=documented(404))

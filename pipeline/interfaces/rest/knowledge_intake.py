@@ -185,27 +185,27 @@ def _now(caller: Caller, ids: list[str]) -> list[Any]:
 def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
     """Return (sources to add, refused sources). Raises `RequestValidationError` for a body of another shape."""
     try:
-        given = BODY.validate_json(text_of(body))
+        content = BODY.validate_json(text_of(body))
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-    items = given.items if isinstance(given, NewItems) else given if isinstance(given, list) else [given]
+        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]) from None
+    items = content.items if isinstance(content, NewItems) else content if isinstance(content, list) else [content]
     sources: list[Source] = []
     refused: list[Refused] = []
     for item in items:
-        what = item.data or item
-        label = str(what.name or what.path or "")[:200]
-        if item.type in {ItemType.FILE, ItemType.DIRECTORY} or what.path or what.file:
+        fields = item.data or item
+        label = str(fields.name or fields.path or "")[:200]
+        if item.type in {ItemType.FILE, ItemType.DIRECTORY} or fields.path or fields.file:
             refused.append(Refused(label, _UPLOAD, "upload"))
         elif item.type is ItemType.NOTE:
-            sources.append(Source(item.type, text=what.content or "", name=what.name or ""))
+            sources.append(Source(item.type, text=fields.content or "", name=fields.name or ""))
         else:
-            sources.append(Source(item.type, url=what.url or "", name=what.name or ""))
+            sources.append(Source(item.type, url=fields.url or "", name=fields.name or ""))
     return sources, refused
 
 
 def _nothing(added: Added) -> Response:
     """Return the problem that says why no source was added, with the fields of a `Report`."""
-    codes = {one.code for one in added.failed}
+    codes = {failure.code for failure in added.failed}
     code = codes.pop() if len(codes) == 1 else "nothing_added"
     status = STATUS.get(code, 422)
     first = added.failed[0]

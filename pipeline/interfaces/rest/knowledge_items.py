@@ -84,7 +84,7 @@ async def show_item(
         standing = knowledge.standings.by(caller, [item_id]).get(item_id) if include_standing else None
         return view, shown_item(view, progress=include_progress, standing=standing)
 
-    _, shown = await wait_for(caller, read, lambda found: found[0].at_rest and not found[0].deleting, wait)
+    _, shown = await wait_for(caller, read, lambda answer: answer[0].at_rest and not answer[0].deleting, wait)
     return shown
 
 
@@ -216,7 +216,7 @@ class ItemSelection(Strict):
     )
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "ItemSelection":
+    def _exactly_one(self) -> "ItemSelection":
         if (self.ids is None) is not self.all_matching:
             raise ValueError("give ids, or a filter with all_matching: true")
         return self
@@ -241,7 +241,7 @@ def act_on_items(caller: ByCaller, base_id: HexId, verb: Verb, selection: ItemSe
             words=chosen.q or "",
             limit=MOST_AT_ONCE + 1,
         )
-        some = pages.views(rows, MOST_AT_ONCE, lambda item_id: (item_id,))
-        ids, following = some.items, some.next_cursor
+        page = pages.views(rows, MOST_AT_ONCE, lambda item_id: (item_id,))
+        ids, following = page.items, page.next_cursor
     done, skipped = knowledge.act.by(caller, verb, base_id, ids)
     return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)

@@ -12,7 +12,7 @@ from pipeline.flows.music.service import StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, MusicStatus, RunFigures, RunView, SearchResult, SongView
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, from_here, here, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, same_site, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, RowId, Search, Strict, Wait
 from pipeline.interfaces.http.json_bodies import JsonRoute
@@ -156,7 +156,7 @@ def similar(caller: ByCaller, song_id: RowId, limit: Limit = 10) -> SearchResult
     return music.similar.by(caller, str(song.id), limit)
 
 
-@router.get("/search", dependencies=[*reader, *from_here], responses=documented(409))
+@router.get("/search", dependencies=[*reader, *same_site], responses=documented(409))
 def search(caller: ByCaller, q: Mood, limit: Limit = 10) -> SearchResult:
     """Find songs by words or mood, best first.
 

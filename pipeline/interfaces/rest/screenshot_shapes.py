@@ -73,10 +73,10 @@ class DeadLetterShape(BaseModel):
     at: datetime
 
     @classmethod
-    def of(cls, one: DeadLetter) -> "DeadLetterShape":
+    def of(cls, letter: DeadLetter) -> "DeadLetterShape":
         """Return the shape of a dead letter."""
-        kind = LetterKind(one.kind)
-        return cls(id=f"{kind}:{one.id}", kind=kind, reason=one.reason, attempts=one.attempts, at=one.at)
+        kind = LetterKind(letter.kind)
+        return cls(id=f"{kind}:{letter.id}", kind=kind, reason=letter.reason, attempts=letter.attempts, at=letter.at)
 
 
 class DeadLetterFilter(Strict):
@@ -94,7 +94,7 @@ class DeadLetterSelection(Strict):
     all_matching: bool = Field(default=False, description="Must be true to act on all that match.")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "DeadLetterSelection":
+    def _exactly_one(self) -> "DeadLetterSelection":
         if (self.ids is None) is not self.all_matching:
             raise ValueError("give ids, or a filter with all_matching: true")
         return self

@@ -22,7 +22,7 @@ from pipeline.flows.screenshots.views import (
     TextLine,
 )
 from pipeline.interfaces.http import pages
-from pipeline.interfaces.http.dependencies import ByCaller, from_here, here, reader, spender, writer
+from pipeline.interfaces.http.dependencies import ByCaller, here, reader, same_site, spender, writer
 from pipeline.interfaces.http.errors import RETRY_S, documented
 from pipeline.interfaces.http.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.http.long_poll import wait_for
@@ -99,10 +99,10 @@ async def add(
     """
     if len(form.files) != 1:
         raise Refused("send one picture, in the field `file`", code="invalid")
-    taken = await run_sync(take, caller, form, form.files[0])
+    intake = await run_sync(take, caller, form, form.files[0])
     state: WorkStatus | None = None
-    if taken.shot_id is not None:
-        shot_id = taken.shot_id
+    if intake.shot_id is not None:
+        shot_id = intake.shot_id
 
         def read() -> WorkStatus | None:
             return screenshots.states.by(caller, [shot_id]).get(shot_id)
@@ -114,16 +114,16 @@ async def add(
     else:
         response.headers["Retry-After"] = str(RETRY_S)
     return IntakeShape(
-        outcome=taken.reason or "accepted",
-        id=taken.shot_id,
+        outcome=intake.reason or "accepted",
+        id=intake.shot_id,
         status=state,
-        distance=taken.distance,
-        nearest_id=taken.nearest_id,
-        threshold=taken.threshold,
+        distance=intake.distance,
+        nearest_id=intake.nearest_id,
+        threshold=intake.threshold,
     )
 
 
-@router.get("/search", dependencies=[*reader, *from_here])
+@router.get("/search", dependencies=[*reader, *same_site])
 def search(caller: ByCaller, q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> SearchResult:
     """Find nodes, best first, by words and, with an embeddings provider, by meaning.
 

@@ -131,7 +131,7 @@ def list_deliveries(
     """List deliveries, newest first."""
     (before,) = pages.decode(cursor, int) or (None,)
     rows = webhooks.deliveries.by(caller, endpoint, status, before=before, limit=limit + 1)
-    return pages.views(rows, limit, lambda one: (one.id,))
+    return pages.views(rows, limit, lambda delivery: (delivery.id,))
 
 
 @router.get("/deliveries/counts", dependencies=reader)

@@ -81,7 +81,7 @@ class Agent:
         self,
         options: AgentOptions,
         executor: Executor,
-        tell: Callable[[str], None] = lambda _: None,
+        report: Callable[[str], None] = lambda _: None,
         *,
         results: Results | None = None,
         back_off: BackOff | None = None,
@@ -89,7 +89,7 @@ class Agent:
         self.bench = Bench(executor, options.slots, self._check, results)
         self._options = options
         self._offers = executor.offers
-        self._tell = tell
+        self._report = report
         self._back_off = back_off or BackOff(0.5, 30)
         self._ended = asyncio.Event()
         self._outbox: Outbox | None = None
@@ -112,7 +112,7 @@ class Agent:
         if self.bench.closed:
             return
         self.bench.closed = True
-        self._tell(f"Ending ({why}): {_count(self.bench.wanted, 'job')} in progress.")
+        self._report(f"Ending ({why}): {_count(self.bench.wanted, 'job')} in progress.")
         if self._outbox is not None:
             self._outbox.put_nowait(NodeDrain())
         asyncio.get_running_loop().call_later(self._options.grace_s, self._grace_over)
@@ -125,7 +125,7 @@ class Agent:
     def _grace_over(self) -> None:
         if not self._ended.is_set():
             unfinished = f"{_count(self.bench.wanted, 'job')} and {_count(len(self.bench.results), 'result')}"
-            self._tell(f"The grace period is over: {unfinished} left behind.")
+            self._report(f"The grace period is over: {unfinished} left behind.")
             self._ended.set()
 
     def _check(self) -> None:
@@ -156,13 +156,13 @@ class Agent:
             self._back_off.failures += 8
         if (url, reason) not in self._reported:
             self._reported.add((url, reason))
-            self._tell(f"No connection to {url}: {reason}. Trying again.")
+            self._report(f"No connection to {url}: {reason}. Trying again.")
 
     async def _serve(self, link: Link[ToNode], url: str) -> None:
         """Register, and serve jobs on one connection until it fails. Raises `LinkFailed` and `BadMessage`."""
         welcome = await self._register(link)
         self._reported.clear()
-        self._tell(f"Registered at {url} ({welcome.instance_id}) as {self._options.node_id}: {self._offered()}.")
+        self._report(f"Registered at {url} ({welcome.instance_id}) as {self._options.node_id}: {self._offered()}.")
         outbox = self._outbox = Outbox()
         self.bench.connect(outbox)
         if self.bench.closed:

@@ -40,33 +40,33 @@ class Results:
     def __init__(self, max_bytes: int = KEPT_BYTES, max_count: int = _KEPT) -> None:
         self._max_bytes = max_bytes
         self._max_count = max_count
-        self._kept: OrderedDict[Key, Finished] = OrderedDict()
+        self._finished: OrderedDict[Key, Finished] = OrderedDict()
         self._refused: dict[Key, int] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._finished)
 
     def keys(self) -> list[Key]:
         """Return the keys of all results, the oldest first."""
-        return list(self._kept)
+        return list(self._finished)
 
     def get(self, key: Key) -> Finished | None:
-        return self._kept.get(key)
+        return self._finished.get(key)
 
     def keep(self, finished: Finished) -> None:
         """Keep a result, in place of an earlier one of the same attempt. Drops the oldest results beyond the limits."""
         self.drop(finished.key)
-        self._kept[finished.key] = finished
+        self._finished[finished.key] = finished
         self._bytes += _size(finished)
-        while len(self._kept) > 1 and (self._bytes > self._max_bytes or len(self._kept) > self._max_count):
-            oldest = next(iter(self._kept))
+        while len(self._finished) > 1 and (self._bytes > self._max_bytes or len(self._finished) > self._max_count):
+            oldest = next(iter(self._finished))
             log.warning("node.result_dropped", job=oldest[0], attempt=oldest[1], why="too many results wait")
             self.drop(oldest)
 
     def drop(self, key: Key) -> bool:
         """Forget a result. False: the result is unknown."""
-        finished = self._kept.pop(key, None)
+        finished = self._finished.pop(key, None)
         self._refused.pop(key, None)
         if finished is not None:
             self._bytes -= _size(finished)
@@ -75,7 +75,7 @@ class Results:
     def refuse(self, key: Key, times: int) -> None:
         """Count that the gateway closed a connection on which this result was sent. Drops the result at the count
         `times`."""
-        if key in self._kept:
+        if key in self._finished:
             self._refused[key] = self._refused.get(key, 0) + 1
             if self._refused[key] >= times:
                 log.error("node.result_dropped", job=key[0], attempt=key[1], why="the gateway refuses it")

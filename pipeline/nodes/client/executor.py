@@ -63,8 +63,8 @@ def execute(executor: Executor, job: JobAssign, parts: Sequence[bytes], partial:
     Logs any other error without its message, which may quote the job."""
     key = (job.job_id, job.attempt)
     try:
-        given = list(zip(job.attachments, parts, strict=True))
-        result, attached = executor.run(job.capability, job.model, job.body, given, partial)
+        attachments = list(zip(job.attachments, parts, strict=True))
+        result, attached = executor.run(job.capability, job.model, job.body, attachments, partial)
         message = NodeResult(
             job_id=job.job_id, attempt=job.attempt, result=result, attachments=tuple(about for about, _ in attached)
         )

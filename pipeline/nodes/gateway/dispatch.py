@@ -175,7 +175,7 @@ class Dispatch:
         job.attempt_until = time.monotonic() + attempt_s
         job.checked_at, job.unseen_since = now, 0.0
         if job.attempt == 1:
-            self._dispatched.observe(now - job.begun)
+            self._dispatched.observe(now - job.started)
         await self._deliver(job)
 
     async def _deliver(self, job: HomeJob) -> None:
@@ -268,7 +268,7 @@ class Dispatch:
         elif job.node_id and now > job.attempt_until:
             message = f"node {job.node_id} did not answer in {self._attempt_s(job):g} s"
             await self._give_up_attempt(job, JobError(code=TIMED_OUT, message=message))
-        elif job.node_id and self._is_gone(job, now):
+        elif job.node_id and self._has_lost_its_node(job, now):
             message = f"node {job.node_id} disconnected during the last attempt"
             await self._give_up_attempt(job, JobError(code=NODE_LOST, message=message))
         elif now - job.checked_at > _SYNC_S:
@@ -278,7 +278,7 @@ class Dispatch:
         if job.id in self.jobs and not job.node_id and now - job.in_line_since > _IN_LINE_S:
             await self._schedule(job)
 
-    def _is_gone(self, job: HomeJob, now: float) -> bool:
+    def _has_lost_its_node(self, job: HomeJob, now: float) -> bool:
         node = self._view.get(job.node_id)
         if node and node.token_id == job.node_token:
             job.unseen_since = 0.0

@@ -16,7 +16,7 @@ class HomeJob:
     job: Job
     request: JobRequest
     parts: Sequence[bytes]
-    begun: float
+    started: float
     deadline: float
     is_home: bool = True
     """This instance schedules the job. If not, a session here waits for it, and this instance adopts it if its home

@@ -55,7 +55,7 @@ class Instance:
         """Another process has taken the instance's name. This one ends, since both would read the same inbox."""
         self.end: Callable[[], None] = lambda: None
         """Ends the serving process."""
-        self._has_begun = False
+        self._is_announced = False
         self._clock_offset_ms = 0.0
         self.dispatched = dispatch_histogram()
         self._background = Background()
@@ -155,14 +155,14 @@ class Instance:
 
     async def _renew(self) -> None:
         info = {"nodes": len(self.nodes), "sessions": len(self.sessions)}
-        if not await self.instances.present(self.instance_id, self.boot, info, begins=not self._has_begun):
+        if not await self.instances.present(self.instance_id, self.boot, info, begins=not self._is_announced):
             # The older process ends, since it may be shutting down anyway.
             log.error("gateway.replaced", instance=self.instance_id)
             self.replaced = True
             self._close_links("another instance has taken this instance's name")
             self.end()
             return
-        self._has_begun = True
+        self._is_announced = True
         await self.nodes.renew()
         await self.sessions.renew()
         await self.intake.answer_lost()

@@ -109,7 +109,7 @@ class Intake:
         binding = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
         job: Job | None = None
         packed: bytes | None = None
-        creating = binding.ours
+        creating = binding.bound_here
         while not creating:
             job, packed = await self._jobs.join(binding.job_id, link.id)
             if job is not None:
@@ -118,7 +118,7 @@ class Intake:
             # ignore a job that they have done. Else another instance is creating the job, or died before it did.
             if await self._requests.forget(key, binding.job_id, older_ms=requests.OUTLIVED_MS):
                 binding = await self._requests.bind(key, uuid4().hex, self._home, timeout_ms=request.timeout_ms)
-                creating = binding.ours
+                creating = binding.bound_here
             elif not (creating := await self._requests.take_over(key, self._home)):
                 await asyncio.sleep(_CREATED_S)
         if job is None:

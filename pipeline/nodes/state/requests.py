@@ -17,7 +17,7 @@ class Binding:
     """The job that a request is bound to."""
 
     job_id: str
-    ours: bool
+    bound_here: bool
     """The caller bound the request to this job, and creates the job."""
     creating: bool
     """Another instance is creating the job, which may not exist yet."""
@@ -39,8 +39,8 @@ class Requests:
         timeout_ms = settings.attempt_timeout_ms * settings.max_attempts if timeout_ms is None else timeout_ms
         keys = [self._keys.request_binding(request_key), self._keys.request_lock(request_key)]
         arguments: list[Part] = [job_id, home, timeout_ms + settings.result_ttl_ms, LOCK_MS]
-        job, ours, creating = await self._store.run("request_bind", keys, arguments)
-        return Binding(job.decode(), bool(ours), bool(creating))
+        job, owned, creating = await self._store.run("request_bind", keys, arguments)
+        return Binding(job.decode(), bool(owned), bool(creating))
 
     async def take_over(self, request_key: str, home: str) -> bool:
         """Take the lock of a request whose job is missing. False: another home holds it."""

@@ -84,14 +84,14 @@ class Snapshots:
             self._written.clear()
         oldest = now - self._ttl_ms / 1000 / _WRITES_PER_TTL
         known = {name: state for name, (state, at) in self._written.items() if at > oldest and name in bare}
-        kept = {name: self._written[name] for name in known}
+        unexpired = {name: self._written[name] for name in known}
         due = [node for node in nodes if known.get(node.node_id) != bare[node.node_id]]
         if due:
             seen = [part for node in due for part in (node.last_seen_ms, node.node_id)]
             commands: list[Command] = [("ZADD", self._keys.nodes_last_seen, "GT", *seen)]
             commands += [part for node in due for part in self._write(node, bare[node.node_id].pack())]
             await self._store.batch(commands, "snapshot_put")
-        self._written = kept | {node.node_id: (bare[node.node_id], now) for node in due}
+        self._written = unexpired | {node.node_id: (bare[node.node_id], now) for node in due}
 
     def _write(self, node: NodeState, raw: bytes) -> list[Command]:
         keys, name = self._keys, node.node_id
@@ -116,8 +116,8 @@ class Snapshots:
         """Return the connected nodes, and the gone ones last seen within `remove_stale_after_seconds`."""
         names = await self._names()
         present = await self._present(names)
-        gone = await self._gone([name for name in names if name not in present])
-        return [present.get(name) or gone[name] for name in names]
+        disconnected = await self._disconnected([name for name in names if name not in present])
+        return [present.get(name) or disconnected[name] for name in names]
 
     async def _names(self) -> list[str]:
         return sorted(name.decode() for name in await self._store.do("SMEMBERS", self._keys.nodes))
@@ -140,7 +140,7 @@ class Snapshots:
             if raw:
                 self._known[name] = (_digest(raw), NodeState.unpack(raw))
 
-    async def _gone(self, names: Sequence[str]) -> dict[str, DisconnectedNode]:
+    async def _disconnected(self, names: Sequence[str]) -> dict[str, DisconnectedNode]:
         values = await self._store.get_many([self._keys.node_snapshot(name) for name in names])
         seen = await self._store.batch([("ZSCORE", self._keys.nodes_last_seen, name) for name in names], "zscore")
         return {

@@ -49,7 +49,7 @@ class Grid(NamedTuple):
 def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
     """Return the grid of rows of cells `{text, rows, columns}`, each listed in the row where it begins; the first
     `header` rows are the head. Spans end at the table's edge, at other cells and at `MAX_PLACES`."""
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     cells: list[Placed] = []
     width = 0
     for number, row in enumerate(rows):
@@ -58,17 +58,17 @@ def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
             break
         column = 0
         for cell in row:
-            while (number, column) in taken:
+            while (number, column) in occupied:
                 column += 1
-            places = MAX_PLACES - len(taken)
+            places = MAX_PLACES - len(occupied)
             columns = max(1, min(int(cell["columns"]), _MAX_COLUMNS - column))
             if column >= _MAX_COLUMNS or columns > places:
                 break
             spanned = max(1, min(int(cell["rows"]), len(rows) - number, places // columns))
             area = {(number + down, column + right) for down in range(spanned) for right in range(columns)}
-            if area & taken:  # the cell would cover another that reaches down from above
+            if area & occupied:  # the cell would cover another that reaches down from above
                 columns, spanned, area = 1, 1, {(number, column)}
-            taken |= area
+            occupied |= area
             cells.append(Placed(str(cell["text"]), number, column, spanned, columns, number < header))
             column += columns
             width = max(width, column)

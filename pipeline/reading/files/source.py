@@ -119,8 +119,8 @@ def _parse_part(part: str, pages: int) -> range:
 
 def _bad_range(part: str, problem: str, pages: int) -> UserError:
     shown = part if len(part) <= 40 else f"{part[:40]}…"
-    there = "" if pages == _ANY else f"; the document has pages 1 to {pages}"
-    return UserError(f"“{shown}” {problem}{there}.", code="page_range")
+    range_note = "" if pages == _ANY else f"; the document has pages 1 to {pages}"
+    return UserError(f"“{shown}” {problem}{range_note}.", code="page_range")
 
 
 def safe_filename(name: str) -> str:

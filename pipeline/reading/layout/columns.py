@@ -91,8 +91,8 @@ def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P],
         judged = [(band, _is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)) for band in bands]
         beside = sum(len(band.left) + len(band.right) for band, columns in judged if columns)
         # Lines that cross x count against the gutter, which may belong to other columns further down.
-        taken = (line for band, columns in judged if columns for line in (*band.left, *band.right))
-        beside -= sum(line.left < x < line.right for line in taken)
+        in_columns = (line for band, columns in judged if columns for line in (*band.left, *band.right))
+        beside -= sum(line.left < x < line.right for line in in_columns)
         if beside > most:
             best, most = judged, beside
     return best

@@ -166,31 +166,31 @@ class _Area(NamedTuple):
 def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """Merge places without a rule between them into cells, in the order of their first places."""
     height, width = grid.shape
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     areas = []
     for row in range(height):
         for column in range(width):
-            if (row, column) in taken:
+            if (row, column) in occupied:
                 continue
-            area = _grown(grid, row, column, taken)
+            area = _grown(grid, row, column, occupied)
             for part in _apart(area, held, crossed):
                 areas.append(part)
-                taken.update(part.places)
+                occupied.update(part.places)
     return areas
 
 
-def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _Area:
+def _grown(grid: _Grid, row: int, column: int, occupied: set[tuple[int, int]]) -> _Area:
     height, width = grid.shape
     columns = 1
     while (
         column + columns < width
-        and (row, column + columns) not in taken
+        and (row, column + columns) not in occupied
         and grid.is_open_right(row, column + columns - 1)
     ):
         columns += 1
     rows_ = 1
     while row + rows_ < height and all(
-        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken
+        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in occupied
         for c in range(column, column + columns)
     ):
         rows_ += 1

@@ -21,8 +21,8 @@ def combined(first: Sequence[Line], second: Sequence[Line]) -> list[Line]:
         return list(first or second)
     parts = _parts(first, second)
     kept: list[Line] = []
-    for ours, theirs in parts:
-        kept += theirs if _worth(theirs) > _BETTER * _worth(ours) else ours
+    for base, other in parts:
+        kept += other if _worth(other) > _BETTER * _worth(base) else base
     return kept
 
 

@@ -149,20 +149,20 @@ class Sketches:
 
     def __init__(self, at_most: int = 64) -> None:
         self._at_most = at_most
-        self._kept: OrderedDict[str, Image.Image] = OrderedDict()
+        self._sketches: OrderedDict[str, Image.Image] = OrderedDict()
         self._lock = threading.Lock()
 
     def keep(self, file: str, sketch: Image.Image) -> None:
         with self._lock:
-            self._kept[file] = sketch
-            self._kept.move_to_end(file)
-            while len(self._kept) > self._at_most:
-                self._kept.popitem(last=False)
+            self._sketches[file] = sketch
+            self._sketches.move_to_end(file)
+            while len(self._sketches) > self._at_most:
+                self._sketches.popitem(last=False)
 
     def get(self, file: str, make: Callable[[], Image.Image]) -> Image.Image:
         """Return the sketch of this file; call `make` if it is not cached. Errors of `make` reach the caller."""
         with self._lock:
-            sketch = self._kept.get(file)
+            sketch = self._sketches.get(file)
         if sketch is None:
             sketch = make()
             self.keep(file, sketch)

@@ -175,6 +175,6 @@ def _bound(pid: int, limits: Limits) -> None:
             resource.RLIMIT_FSIZE: _MAX_OUTPUT_BYTES,
             resource.RLIMIT_CORE: 0,
         }
-        for what, value in bounds.items():
+        for resource_id, value in bounds.items():
             with suppress(OSError, ValueError):
-                resource.prlimit(pid, what, (value, value))
+                resource.prlimit(pid, resource_id, (value, value))

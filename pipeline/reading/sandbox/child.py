@@ -133,8 +133,8 @@ class Session:
         or crashes the child), `no_reader` (transient: no child starts) or `reader_killed` (transient: something killed
         two children in a row).
         """
-        given = {field: getattr(limits, field) for field in _SCALARS}
-        request = {**task, "name": name, "limits": given, "advice": self._advice}
+        scalars = {field: getattr(limits, field) for field in _SCALARS}
+        request = {**task, "name": name, "limits": scalars, "advice": self._advice}
         bounds, killed = _Bounds(name, limits, self._advice), False
         for _ in range(4):
             child = self._child = self._fit() or _take(gentle=self._gentle)
@@ -327,8 +327,8 @@ class _Clock:
                 raise UnitError("The process that reads files does not start; is this machine busy?", code="no_reader")
             return
         limits = self._bounds.limits
-        for (begun, used_before), allowed in ((self._step, limits.timeout_s), (self._whole, limits.total_s)):
-            took = time.monotonic() - begun
+        for (started, used_before), allowed in ((self._step, limits.timeout_s), (self._whole, limits.total_s)):
+            took = time.monotonic() - started
             if took > allowed and (
                 took > allowed * _PATIENCE or self._processor_s() - used_before > allowed * _STARVED
             ):

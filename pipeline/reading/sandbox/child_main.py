@@ -89,9 +89,9 @@ def _restrict() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _limit(what: int, value: int) -> None:
+def _limit(resource_id: int, value: int) -> None:
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(what, (value, resource.getrlimit(what)[1]))
+        resource.setrlimit(resource_id, (value, resource.getrlimit(resource_id)[1]))
 
 
 def _answer(request: dict[str, Any], replies: int) -> dict[str, Any]:

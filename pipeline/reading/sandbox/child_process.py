@@ -113,15 +113,15 @@ class _Forked:
 
     def __init__(self, server: Path, lifeline: int) -> None:
         self._caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given, stdin = os.pipe()
-        stdout, taken = os.pipe()
+        child_stdin, stdin = os.pipe()
+        stdout, child_stdout = os.pipe()
         self.stdin: IO[bytes] = os.fdopen(stdin, "wb", buffering=0)
         self.stdout: IO[bytes] = os.fdopen(stdout, "rb", buffering=0)
         self._status: int | None = None
         try:
             self._caller.settimeout(_ANSWER_S)
             self._caller.connect(str(server))
-            socket.send_fds(self._caller, [b"1"], [given, taken, lifeline])
+            socket.send_fds(self._caller, [b"1"], [child_stdin, child_stdout, lifeline])
             answer, descriptors, _, _ = socket.recv_fds(self._caller, 16, 1, socket.MSG_CMSG_CLOEXEC)
             if not descriptors:
                 raise ConnectionError("the server has ended")
@@ -131,8 +131,8 @@ class _Forked:
             self.stdout.close()
             raise
         finally:
-            os.close(given)
-            os.close(taken)
+            os.close(child_stdin)
+            os.close(child_stdout)
         self.pid, self._descriptor = int(answer), descriptors[0]
 
     def poll(self) -> int | None:

@@ -86,23 +86,23 @@ def current(session: Session, kinds: Sequence[str], model: str, dims: int, *, cl
 
     Removed vectors may remain in them, unless `clean`, which takes long. Safe in many threads.
     """
-    kept = _kept_of(session)
+    cache = _kept_of(session)
     seen = {Collection(kind, model, dims): version for kind, version in changes.versions(session, kinds).items()}
 
     def usable() -> dict[Collection, Index]:
-        views = {of: _view(index, seen[of], clean) for of, index in kept.known(seen).items()}
+        views = {of: _view(index, seen[of], clean) for of, index in cache.known(seen).items()}
         return {of: view for of, view in views.items() if view is not None}
 
     result = usable()
     missing = [of for of in seen if of not in result]
     if missing:
-        with kept.reading(missing):
+        with cache.reading(missing):
             result |= usable()
-            known = kept.known(of for of in missing if of not in result)
+            known = cache.known(of for of in missing if of not in result)
             behind = {of: index for of, index in known.items() if index.version <= seen[of].version}
             fresh = _advanced(session, behind, seen, clean=clean)
             fresh |= _loaded(session, {of: seen[of].version for of in missing if of not in result and of not in behind})
-            kept.keep(fresh)
+            cache.keep(fresh)
             result |= fresh
     return [result[Collection(kind, model, dims)] for kind in kinds]
 
@@ -193,8 +193,8 @@ def _kept_of(session: Session) -> _Kept:
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603
     _lock = Lock()
-    for kept in _kept.values():
-        kept.renew()
+    for cache in _kept.values():
+        cache.renew()
 
 
 os.register_at_fork(after_in_child=_after_fork)

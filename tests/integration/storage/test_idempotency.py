@@ -20,7 +20,7 @@ def test_a_caller_claims_a_request_that_a_twin_releases_at_that_moment(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     twin = idempotency.begin(context, "owner", "key", "same", KEEP)
-    assert isinstance(twin, idempotency.Begun)
+    assert isinstance(twin, idempotency.KeyClaim)
     insert = insert_if_absent
 
     def then_released(*args: Any) -> None:
@@ -30,6 +30,6 @@ def test_a_caller_claims_a_request_that_a_twin_releases_at_that_moment(
 
     monkeypatch.setattr(idempotency, "insert_if_absent", then_released)
     claim = idempotency.begin(context, "owner", "key", "same", KEEP)
-    assert isinstance(claim, idempotency.Begun)
+    assert isinstance(claim, idempotency.KeyClaim)
     with pytest.raises(idempotency.StillRunning):
         idempotency.begin(context, "owner", "key", "same", KEEP)

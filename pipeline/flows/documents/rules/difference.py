@@ -48,11 +48,11 @@ def difference(old: str, new: str, clock: Callable[[], float] = time.monotonic) 
     cut = cut or max(len(a), len(b)) > MAX_LINES
     pieces: tuple[list[Piece], list[Piece]] = [], []
     until = clock() + PATIENCE_S
-    for kept, some, others in _compared(a[:MAX_LINES], b[:MAX_LINES]):
-        if kept:
-            _add(pieces, "".join(some), "".join(others), changed=False)
+    for is_equal, old_lines, new_lines in _compared(a[:MAX_LINES], b[:MAX_LINES]):
+        if is_equal:
+            _add(pieces, "".join(old_lines), "".join(new_lines), changed=False)
             continue
-        before, after = (_TOKEN.findall("".join(part)) for part in (some, others))
+        before, after = (_TOKEN.findall("".join(part)) for part in (old_lines, new_lines))
         if before and after and len(before) * len(after) <= MAX_STEPS and clock() < until:
             for same, old_words, new_words in _compared(before, after):
                 _add(pieces, "".join(old_words), "".join(new_words), changed=not same)

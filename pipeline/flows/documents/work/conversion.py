@@ -57,9 +57,9 @@ def bounded(answer: Answer, page: int) -> Answer:
     length = len(answer.text)
     if length <= MAX_PAGE_CHARS:
         return answer
-    kept = replace(answer, text=answer.text[:MAX_PAGE_CHARS], layout=None)
+    shortened = replace(answer, text=answer.text[:MAX_PAGE_CHARS], layout=None)
     message = f"the text of page {page} has {length:,} characters, more than the {MAX_PAGE_CHARS:,} that are accepted"
-    raise TruncatedAnswer(message, kept)
+    raise TruncatedAnswer(message, shortened)
 
 
 def _subject(unit: PageUnit) -> Subject:
@@ -185,14 +185,14 @@ class PageConversion:
     def _kept(self, unit: PageUnit, facts: dict[str, Any]) -> Answer | None:
         """Return a kept answer for this page, if one exists. Raises `TruncatedAnswer` if that was truncated."""
         folder = self._context.settings.answer_dir
-        kept = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
-        if kept is None or kept.said is None:
+        kept_answer = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
+        if kept_answer is None or kept_answer.content is None:
             return None
-        facts.update(kept.said["facts"], kept=kept.path)
-        answer = result_of(kept.said["answer"])
+        facts.update(kept_answer.content["facts"], kept=kept_answer.path)
+        answer = result_of(kept_answer.content["answer"])
         assert isinstance(answer, Answer)
-        if kept.said["truncated"]:
-            raise TruncatedAnswer(kept.said["truncated"], answer)
+        if kept_answer.content["truncated"]:
+            raise TruncatedAnswer(kept_answer.content["truncated"], answer)
         return answer
 
     def _page_ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:

@@ -246,8 +246,8 @@ _DUE_OF_ONE = (
 
 def _has_claimable(tx: Tx, document_id: str, providers: Collection[str]) -> bool:
     def has_due_page(provider: str) -> bool:
-        given = {"of_document": document_id, "due_by": tx.now, "of_provider": provider}
-        return tx.execute(_DUE_OF_ONE, given).first() is not None
+        values = {"of_document": document_id, "due_by": tx.now, "of_provider": provider}
+        return tx.execute(_DUE_OF_ONE, values).first() is not None
 
     return any(map(has_due_page, providers))
 
@@ -256,8 +256,8 @@ def _claim(tx: Tx, document: Any, providers: Collection[str], want: int, owner: 
     # For one provider, the index has the pages in the order of claiming.
     if len(providers) == 1:
         (provider,) = providers
-        given = {"of_provider": provider}
-        rows = work.claim(tx, CONVERT, document, owner, _OF_ONE, limit=want, parameters=given)
+        values = {"of_provider": provider}
+        rows = work.claim(tx, CONVERT, document, owner, _OF_ONE, limit=want, parameters=values)
     else:
         rows = work.claim(tx, CONVERT, document, owner, PAGES.c.provider.in_(providers), limit=want)
     return [view_of(PageUnit, row) for row in rows]

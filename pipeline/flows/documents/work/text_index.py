@@ -46,13 +46,13 @@ def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> 
     document = lock(session, document_id)
     if document is None or document.finished_at != merged_at:
         return []
-    some = (
+    pages = (
         select(PAGES.c.id, PAGES.c.page, PAGES.c.status, PAGES.c.content)
         .where(PAGES.c.document_id == document_id, PAGES.c.page > after)
         .order_by(PAGES.c.page)
         .limit(_PORTION)
     )
-    rows = list(session.execute(some))
+    rows = list(session.execute(pages))
     if not rows:
         session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=False))
         return []
@@ -87,8 +87,8 @@ def forget_ahead(context: Context, document_id: str) -> None:
         if document is None or document.merged_path is None:
             return 0
         tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=True))
-        some = select(PAGES.c.id, PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page > after)
-        rows = tx.execute(some.order_by(PAGES.c.page).limit(_PORTION)).all()
+        pages = select(PAGES.c.id, PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page > after)
+        rows = tx.execute(pages.order_by(PAGES.c.page).limit(_PORTION)).all()
         FULL_TEXT.remove(tx, [row.id for row in rows])
         return rows[-1].page if rows else 0
 
@@ -98,9 +98,9 @@ def forget_ahead(context: Context, document_id: str) -> None:
 
 def catch_up(context: Context) -> int:
     """Index merged documents that are not indexed, for up to `CATCH_UP_S`; return the number of pages."""
-    left = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
+    unindexed = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
     with context.db.read() as session:
-        ids = session.execute(left.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()
+        ids = session.execute(unindexed.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()
     until, done = time.monotonic() + CATCH_UP_S, 0
     for document_id in ids:
         if time.monotonic() > until:

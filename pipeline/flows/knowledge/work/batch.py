@@ -53,8 +53,8 @@ def _count(tx: Tx, row: Any, changes: Changes) -> None:
         ITEM.move(tx, ITEMS, ItemEvent.FAIL, is_item, **ended)
         tx.launch(FLOW, LINE)
     elif changes.done:
-        left = row.batches_left - len(changes.done)
-        tx.execute(update(ITEMS).where(is_item).values(batches_left=left, updated_at=tx.now))
+        batches_left = row.batches_left - len(changes.done)
+        tx.execute(update(ITEMS).where(is_item).values(batches_left=batches_left, updated_at=tx.now))
 
 
 EMBED = Work(
@@ -175,15 +175,15 @@ def _settle(context: Context, ended: Outcome, tracer: Tracer) -> Settled:
         changes = work.settle(tx, EMBED, item, _checked(tx, row, ended))
         if not changes or item.status != ItemStatus.EMBEDDING:
             return Settled()
-        left = item.batches_left - len(changes.done)
-        percent = embed_progress(own(tx.settings).read_weight, item.batches, left)
+        batches_left = item.batches_left - len(changes.done)
+        percent = embed_progress(own(tx.settings).read_weight, item.batches, batches_left)
         if changes.done and percent > item.progress:
             tx.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
             tx.announce(FLOW, item.id)
         tx.wake_in(FLOW, changes.retry_in_s)
         return Settled(
             len(changes.done),
-            requeue=left > 0 and not changes.failed,
+            requeue=batches_left > 0 and not changes.failed,
             retry_in_s=changes.retry_in_s,
             status=ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING,
         )

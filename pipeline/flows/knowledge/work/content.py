@@ -191,26 +191,26 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     for at in range(groups.known):
         of_batch = [digest for digest, number in zip(digests, groups.batch_of, strict=True) if number == at]
         batches[at]["vectors"] = b"".join(known[digest] for digest in of_batch)
-    left = len(groups.sizes) - groups.known
+    missing = len(groups.sizes) - groups.known
     values = {
         "title": storable(reading.title)[:MAX_NAME] or row.name,
         "space": space,
         "chunk_count": len(chunks),
         "batches": len(batches),
-        "batches_left": left,
+        "batches_left": missing,
         "attempts": 0,
         "progress": read_progress(own(context.settings).read_weight, 1.0),
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
     }
 
     characters = sum(len(chunk.text) for chunk, digest in zip(chunks, digests, strict=True) if digest not in known)
-    each = call_cost.of_text(context.settings, base.provider, base.model, characters) / max(1, left)
+    each = call_cost.of_text(context.settings, base.provider, base.model, characters) / max(1, missing)
 
     def settle(tx: Tx) -> None:
-        accounts.revise(tx, FLOW, row.id, [Part(left, each)])
+        accounts.revise(tx, FLOW, row.id, [Part(missing, each)])
         _forget_drafts(tx, row)
-        for some in portions(batches, 50):
-            tx.execute(insert(BATCHES), some)
+        for portion in portions(batches, 50):
+            tx.execute(insert(BATCHES), portion)
         if not work.settle(tx, READ, row, Outcome(row, values=values)):
             raise ClaimLost
 

@@ -50,5 +50,5 @@ def forget(session: Session, base_id: str, which: Any) -> None:
     ids = list(session.execute(select(CHUNKS.c.id).where(which)).scalars())
     vectors.remove(session, kind_of(base_id), ids)
     FULL_TEXT.remove(session, ids)
-    for some in portions(ids):
-        session.execute(delete(CHUNKS).where(CHUNKS.c.id.in_(some)))
+    for portion in portions(ids):
+        session.execute(delete(CHUNKS).where(CHUNKS.c.id.in_(portion)))

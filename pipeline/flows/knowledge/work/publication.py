@@ -121,13 +121,13 @@ def _publish(context: Context, row: Any) -> None:
             chunks = 0
         steps[-1].append(batch.number)
         chunks += batch.size
-    for some in steps:
-        step(partial(_write, row=row, numbers=some))
+    for statements in steps:
+        step(partial(_write, row=row, numbers=statements))
     step(partial(_make_searchable, row=row))
     while step(partial(_forget_old, row=row)):
         pass
-    for some in steps:
-        step(lambda tx, some=some: tx.execute(delete(BATCHES).where(_of(row, some))))  # type: ignore[misc]
+    for statements in steps:
+        step(lambda tx, statements=statements: tx.execute(delete(BATCHES).where(_of(row, statements))))  # type: ignore[misc]
     values = {"progress": 100, "attempts": 0, "finished_at": context.db.now(), "batches": 0}
     if not context.db.run(lambda tx: _settle(tx, Outcome(row, values=values))):
         raise ClaimLost

@@ -150,12 +150,14 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
     """Count a page's unknown songs, by id and, since a rescan changes ids, by path and MusicBrainz id."""
     page = {song.server_id: song for song in songs}
-    here = SONGS.c.library == library
-    known = set(session.execute(select(SONGS.c.server_id).where(here, SONGS.c.server_id.in_(list(page)))).scalars())
+    in_library = SONGS.c.library == library
+    known = set(
+        session.execute(select(SONGS.c.server_id).where(in_library, SONGS.c.server_id.in_(list(page)))).scalars()
+    )
     unknown = [song for server_id, song in page.items() if server_id not in known]
     for name in ("path", "musicbrainz_id"):
         values = [value for song in unknown if (value := getattr(song, name))]
-        stored = set(session.execute(select(SONGS.c[name]).where(here, SONGS.c[name].in_(values))).scalars())
+        stored = set(session.execute(select(SONGS.c[name]).where(in_library, SONGS.c[name].in_(values))).scalars())
         unknown = [song for song in unknown if getattr(song, name) not in stored]
     return len(unknown)
 
@@ -178,8 +180,8 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
     old songs to check. `paid`: link songs with metadata, which come first, or else songs without.
     """
     key = SONGS.c[name]
-    here, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
-    unseen = and_(here, SONGS.c.seen_at < started, key != "", described if paid else ~described)
+    in_library, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
+    unseen = and_(in_library, SONGS.c.seen_at < started, key != "", described if paid else ~described)
     window = SONGS.c.id.between(ids.start, ids.stop - 1)
     old = session.execute(select(SONGS.c.id, key).where(window, unseen).order_by(SONGS.c.id)).all()
     if not old:
@@ -191,7 +193,7 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
         SONGS.c.attempts == 0,
         SONGS.c.seen_at == started,
     )
-    fitting = select(SONGS).where(here, key.in_([value for _, value in old]), unused).order_by(SONGS.c.id.desc())
+    fitting = select(SONGS).where(in_library, key.in_([value for _, value in old]), unused).order_by(SONGS.c.id.desc())
     new: dict[str, list[Any]] = {}
     for row in session.execute(fitting):
         new.setdefault(getattr(row, name), []).append(row)

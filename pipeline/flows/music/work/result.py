@@ -64,29 +64,29 @@ def keep(tx: Tx, batch_id: int) -> Saved:
 
 def save(tx: Tx, batch_id: int) -> None:
     """Complete the songs of a done batch; put back or fail those that the reply left out. Clears the batch's copy."""
-    kept = keep(tx, batch_id)
-    done = kept.songs if kept.mode is Mode.EMBEDDING else kept.analysed
-    mine = SONGS.c.batch_id == batch_id
-    SONG.move(tx, SONGS, SongEvent.DONE, mine, SONGS.c.id.in_(list(done)), error=None, updated_at=tx.now)
+    analyses = keep(tx, batch_id)
+    done = analyses.songs if analyses.mode is Mode.EMBEDDING else analyses.analysed
+    of_batch = SONGS.c.batch_id == batch_id
+    SONG.move(tx, SONGS, SongEvent.DONE, of_batch, SONGS.c.id.in_(list(done)), error=None, updated_at=tx.now)
     # Songs that the reply left out become pending again, or fail after `MAX_LEFT_OUT` replies.
-    out = (mine, SONGS.c.status == SongStatus.PROCESSING)
+    out = (of_batch, SONGS.c.status == SongStatus.PROCESSING)
     attempts = SONGS.c.attempts + 1
     too_often = f"{LEFT_OUT} {MAX_LEFT_OUT} times"
     SONG.move(
         tx, SONGS, SongEvent.FAIL, *out, attempts >= MAX_LEFT_OUT, attempts=attempts, error=too_often, updated_at=tx.now
     )
     SONG.move(tx, SONGS, SongEvent.GIVE_BACK, *out, attempts=attempts, error=LEFT_OUT, updated_at=tx.now)
-    _take_out(tx, mine)
-    counts = {"saved": len(done), "left_out": len(kept.songs) - len(done)}
+    _take_out(tx, of_batch)
+    counts = {"saved": len(done), "left_out": len(analyses.songs) - len(done)}
     tx.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(**EMPTIED, **counts))
 
 
 def fail_songs(tx: Tx, batch_id: int, error: str) -> None:
     """Fail the songs of a failed batch; they keep paid results."""
     keep(tx, batch_id)
-    mine = SONGS.c.batch_id == batch_id
-    SONG.move(tx, SONGS, SongEvent.FAIL, mine, error=error, updated_at=tx.now)
-    _take_out(tx, mine)
+    of_batch = SONGS.c.batch_id == batch_id
+    SONG.move(tx, SONGS, SongEvent.FAIL, of_batch, error=error, updated_at=tx.now)
+    _take_out(tx, of_batch)
 
 
 def cancel_idle(tx: Tx, run_id: str) -> None:
@@ -99,27 +99,27 @@ def cancel_idle(tx: Tx, run_id: str) -> None:
 def cancel_unpaid(tx: Tx, which: ColumnElement[bool]) -> None:
     """Cancel the batches without paid results, all in a few statements."""
     unpaid = and_(which, BATCHES.c.analysis.is_(None), BATCHES.c.vectors.is_(None))
-    mine = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid))
+    of_batches = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid))
     embedding = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid, BATCHES.c.mode == Mode.EMBEDDING))
     SONG.move(tx, SONGS, SongEvent.RESTORE, embedding, SONGS.c.vector_model != "", error=None, updated_at=tx.now)
-    SONG.move(tx, SONGS, SongEvent.GIVE_BACK, mine, updated_at=tx.now)
-    _take_out(tx, mine)
+    SONG.move(tx, SONGS, SongEvent.GIVE_BACK, of_batches, updated_at=tx.now)
+    _take_out(tx, of_batches)
     BATCH.move(tx, BATCHES, BatchEvent.CANCEL, unpaid, **FREE, next_run_at=None, finished_at=tx.now, updated_at=tx.now)
 
 
 def cancel(tx: Tx, batch_ids: Sequence[int]) -> None:
     """Cancel batches of an ended run: their songs keep paid results, and become free, COMPLETED or PENDING."""
     for batch_id in batch_ids:
-        kept = keep(tx, batch_id)
-        mine = SONGS.c.batch_id == batch_id
+        analyses = keep(tx, batch_id)
+        of_batch = SONGS.c.batch_id == batch_id
         complete: ColumnElement[bool] = SONGS.c.id.in_(
-            list(kept.analysed if kept.mode is Mode.METADATA else kept.embedded)
+            list(analyses.analysed if analyses.mode is Mode.METADATA else analyses.embedded)
         )
-        if kept.mode is Mode.EMBEDDING:
+        if analyses.mode is Mode.EMBEDDING:
             complete = or_(complete, SONGS.c.vector_model != "")
-        SONG.move(tx, SONGS, SongEvent.RESTORE, mine, complete, error=None, updated_at=tx.now)
-        SONG.move(tx, SONGS, SongEvent.GIVE_BACK, mine, updated_at=tx.now)
-        _take_out(tx, mine)
+        SONG.move(tx, SONGS, SongEvent.RESTORE, of_batch, complete, error=None, updated_at=tx.now)
+        SONG.move(tx, SONGS, SongEvent.GIVE_BACK, of_batch, updated_at=tx.now)
+        _take_out(tx, of_batch)
         BATCH.move(
             tx,
             BATCHES,

@@ -92,12 +92,12 @@ def _enqueue_portion(context: Context, run_id: str) -> bool:
         if run is None or run.status != PipelineState.ENQUEUING:
             return False
         mode = Mode(run.mode)
-        left = size * PORTION if run.song_limit is None else min(size * PORTION, run.song_limit - run.enqueued)
+        remaining = size * PORTION if run.song_limit is None else min(size * PORTION, run.song_limit - run.enqueued)
         count = 0
         for batch_mode, which in ((Mode.EMBEDDING, needs_vector_only(mode)), (mode, ~needs_vector_only(mode))):
             wanted = select(SONGS.c.id).where(wanted_songs(mode, space), which)
-            wanted = wanted.order_by(SONGS.c.id).limit(left - count).with_for_update(skip_locked=True)
-            songs = list(tx.execute(wanted).scalars()) if left > count else []
+            wanted = wanted.order_by(SONGS.c.id).limit(remaining - count).with_for_update(skip_locked=True)
+            songs = list(tx.execute(wanted).scalars()) if remaining > count else []
             make_batches(tx, run_id, songs, batch_mode, size)
             count += len(songs)
         if count:

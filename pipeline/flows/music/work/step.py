@@ -86,8 +86,8 @@ class StepWork:
             settled = self._fail(unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             log.exception("music.unexpected_error", batch=unit.id)
-            what = f"unexpected {type(error).__name__}: {message_of(error)}"
-            settled = self._fail(unit, UnitError(what, kind=ErrorKind.PERMANENT))
+            message = f"unexpected {type(error).__name__}: {message_of(error)}"
+            settled = self._fail(unit, UnitError(message, kind=ErrorKind.PERMANENT))
         held = settled.status is not None
         log.info("music.step", batch=unit.id, step=unit.step.value, held=held, go_on=settled.requeue)
         return settled
@@ -100,10 +100,10 @@ class StepWork:
         return batch.settle(self._context, unit, after, self._tracer.trace, **values)
 
     def _metadata(self, unit: BatchUnit) -> Settled:
-        kept = load(unit.row.analysis)
-        missing = [song for song in unit.songs if song.id not in kept]
+        analyses = load(unit.row.analysis)
+        missing = [song for song in unit.songs if song.id not in analyses]
         if not missing:
-            return self._described(unit, kept)
+            return self._described(unit, analyses)
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
@@ -120,7 +120,7 @@ class StepWork:
             [SYSTEM, text],
             lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )
-        return self._read(unit, kept, missing, answer)
+        return self._read(unit, analyses, missing, answer)
 
     def _read(self, unit: BatchUnit, kept: dict[int, Analysis], missing: list[SongFacts], answer: Answer) -> Settled:
         """Keep every valid answer. Songs without one go back, or into the repair of a broken reply."""
@@ -140,8 +140,8 @@ class StepWork:
             return self._settle(unit, Step.REPAIR, error=problem, analysis=dump(answers) if answers else None, **values)
         if kept or answers:
             return self._described(unit, kept | answers, **values)
-        what = problem if answer.truncated else f"the model's reply is unusable, even after a repair: {problem}"
-        error = UnitError(what, kind=ErrorKind.PERMANENT, code="truncated" if answer.truncated else "bad_reply")
+        message = problem if answer.truncated else f"the model's reply is unusable, even after a repair: {problem}"
+        error = UnitError(message, kind=ErrorKind.PERMANENT, code="truncated" if answer.truncated else "bad_reply")
         return self._fail(unit, error, **values)
 
     def _described(self, unit: BatchUnit, analyses: dict[int, Analysis], **values: Any) -> Settled:

@@ -102,13 +102,13 @@ def ingest(
     if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
         # Do not even read the picture: a stored hash would reveal whether two pictures were equal.
         context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded", detail=rule))
-        taken = Intake(False, reason="excluded")
+        intake = Intake(False, reason="excluded")
     else:
-        taken = _judged(context, picture, frame, wanted, name)
+        intake = _judged(context, picture, frame, wanted, name)
     # Log duplicates as debug: they are most frames of a screen, and the ledger has them.
-    write = log.info if taken.accepted else log.debug
-    write("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
-    return taken
+    write = log.info if intake.accepted else log.debug
+    write("screenshot.taken", source=frame.source, shot=intake.shot_id, reason=intake.reason, ready=intake.ready)
+    return intake
 
 
 def leave_out(context: Context, frame: Frame) -> None:
@@ -202,18 +202,18 @@ class Candidate:
     def take(self) -> Intake:
         settings, db = self.context.settings, self.context.db
         file = files.place(self.copy, self.seen.format) if self._seems_new() else ""
-        taken = db.run(lambda tx: self._decide(tx, file))
-        if taken is None:
+        intake = db.run(lambda tx: self._decide(tx, file))
+        if intake is None:
             # Since `_seems_new`, the frame that it resembled became too old, or its source active.
             file = files.place(self.copy, self.seen.format)
-            taken = db.run(lambda tx: self._decide(tx, file))
-        assert taken is not None
+            intake = db.run(lambda tx: self._decide(tx, file))
+        assert intake is not None
         # An error above leaves the file: the row may be committed. If not, `remove_orphans` removes the file.
-        if taken.accepted:
+        if intake.accepted:
             _sketches.keep(file, self.seen.sketch)
         elif file:
             files.discard(settings, [file])
-        return taken
+        return intake
 
     def _seems_new(self) -> bool:
         """Predict without the lock whether `_decide` accepts the frame, so that duplicates write no file."""

@@ -20,8 +20,8 @@ MISSING = "its file was deleted before its analysis"
 
 def retained(context: Context) -> list[Retention]:
     """Return the rules of retention for original frames and for the ledger of rejections."""
-    kept = f"{context.settings.screenshots.retention_days:g} days after their analysis"
-    return [Retention("frames", kept, count_due, expire), ledger(context)]
+    duration = f"{context.settings.screenshots.retention_days:g} days after their analysis"
+    return [Retention("frames", duration, count_due, expire), ledger(context)]
 
 
 def ledger(context: Context) -> Retention:

@@ -293,8 +293,8 @@ def _known_ids(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple
 
 def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: BatchFacts) -> PendingNode:
     times = [facts.times[screenshot] for screenshot in ids]
-    given = node.event_time
-    time_ms = int(given) if given is not None and min(times) <= given <= max(times) else max(times)
+    shown_time = node.event_time
+    time_ms = int(shown_time) if shown_time is not None and min(times) <= shown_time <= max(times) else max(times)
     return PendingNode(
         node.kind,
         thread_id,

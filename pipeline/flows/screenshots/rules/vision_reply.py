@@ -87,10 +87,10 @@ def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
             segments.append(segment.model_copy(update={"screen_ids": screens}))
         else:
             notes.append(f"“{segment.event.title}” was left out: it names no sent screen")
-    ours = set(sent.values())
+    sent_ids = set(sent.values())
     seen: dict[int, SeenScreenshot] = {}
     for shot in index.screenshots:
-        if shot.screenshot_id in ours:
+        if shot.screenshot_id in sent_ids:
             seen.setdefault(shot.screenshot_id, shot)
         else:
             notes.append(f"the reply describes a screenshot that was not sent: {shot.screenshot_id}")

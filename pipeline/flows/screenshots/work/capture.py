@@ -52,7 +52,7 @@ class Captures:
                 self.close()
             self._note(context, worker, error, [] if error else missing(sources, captured))
             results = [(capture.frame.source, _take(context, capture)) for capture in captured]
-            return [(source, taken) for source, taken in results if taken is not None]
+            return [(source, intake) for source, intake in results if intake is not None]
 
     def close(self) -> None:
         """Close the connection to the display."""

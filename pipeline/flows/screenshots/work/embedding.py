@@ -200,6 +200,6 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     ).vectors
     if len(new) != len(texts):
         # Permanent, so that the next call has fewer texts: some services take one text a call.
-        what = f"the provider returned {len(new)} vectors for {len(texts)} texts"
-        raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
+        message = f"the provider returned {len(new)} vectors for {len(texts)} texts"
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="bad_reply")
     return new

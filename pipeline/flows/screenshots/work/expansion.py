@@ -176,8 +176,8 @@ def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, A
         if row is None or row.claim_id != unit.claim_id:
             return False
         if (row.reply, row.ask) != (reply, Ask.FIRST):  # otherwise an earlier commit, whose answer was lost, stored it
-            kept = update(BATCHES).where(BATCHES.c.id == unit.id)
-            tx.execute(kept.values(reply=reply, ask=Ask.FIRST, updated_at=tx.now))
+            statement = update(BATCHES).where(BATCHES.c.id == unit.id)
+            tx.execute(statement.values(reply=reply, ask=Ask.FIRST, updated_at=tx.now))
             call.record(tx, batch_id=unit.id)
         return True
 

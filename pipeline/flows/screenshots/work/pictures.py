@@ -36,10 +36,10 @@ class Pictures:
         self._keep_s = keep_s
         self._context: Context | None = None
         """The context of the next request; None without one."""
-        self._made: dict[Path, bytes] = {}
+        self._ready: dict[Path, bytes] = {}
         self._missing: list[Path] = []
         self._making: Path | None = None
-        self._taken: set[Path] = set()
+        self._claimed: set[Path] = set()
         """Files that messages took since the thread's latest query."""
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -50,11 +50,11 @@ class Pictures:
         Raises `UnitError` if the picture or a child process fails.
         """
         with self._changed:
-            self._taken.add(path)
+            self._claimed.add(path)
             if path in self._missing:
                 self._missing.remove(path)
             self._changed.wait_for(lambda: self._making != path)
-            picture = self._made.pop(path, None)
+            picture = self._ready.pop(path, None)
         return picture if picture is not None else jpeg_of(path)
 
     def make_ahead(self, context: Context) -> None:
@@ -71,9 +71,9 @@ class Pictures:
             with self._changed:
                 self._changed.wait_for(lambda: self._context is not None, self._keep_s)
                 context, self._context = self._context, None
-                self._taken.clear()
+                self._claimed.clear()
                 if context is None:
-                    self._made.clear()
+                    self._ready.clear()
                     self._thread = None
                     return
             try:
@@ -86,12 +86,12 @@ class Pictures:
     def _list_missing(self, context: Context) -> None:
         due = list(_next_files(context))
         with self._changed:
-            self._made = {path: kept for path, kept in self._made.items() if path in due and path.is_file()}
-            self._missing = [path for path in due if path not in self._made and path not in self._taken]
+            self._ready = {path: picture for path, picture in self._ready.items() if path in due and path.is_file()}
+            self._missing = [path for path in due if path not in self._ready and path not in self._claimed]
 
     def _make_next(self) -> bool:
         with self._changed:
-            if not self._missing or sum(map(len, self._made.values())) >= MAX_BYTES:
+            if not self._missing or sum(map(len, self._ready.values())) >= MAX_BYTES:
                 return False
             path = self._making = self._missing.pop(0)
         picture = None
@@ -103,7 +103,7 @@ class Pictures:
             with self._changed:
                 self._making = None
                 if picture is not None:
-                    self._made[path] = picture
+                    self._ready[path] = picture
                 self._changed.notify_all()
         return True
 

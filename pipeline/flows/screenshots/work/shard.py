@@ -283,8 +283,8 @@ class ShardMessage(Message):
         try:
             index = vision_reply.best_index([*earlier, text], sent)
         except BadReply as bad:
-            what = CUT if answer.truncated else f"the model's reply is unusable, even after a repair: {bad}"
-            raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
+            message = CUT if answer.truncated else f"the model's reply is unusable, even after a repair: {bad}"
+            raise UnitError(message, kind=ErrorKind.PERMANENT, code="bad_reply") from None
         return self._settle(unit, index, notes, used)
 
     def _settle(self, unit: ShardUnit, index: Read[VlmIndex], notes: list[str], used: UsedCall) -> Settled:

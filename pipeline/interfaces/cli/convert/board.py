@@ -50,7 +50,7 @@ class Board:
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
         self._closed = closed({document.provider for document in waiting})
-        begin = [document for document in waiting if _has_not_begun(document)]
+        begin = [document for document in waiting if _is_unstarted(document)]
         waiting_ids = {document.id for document in waiting}
         providers = {document.provider for document in begin}
         self._others = {provider: load_beside(waiting_ids, provider) for provider in providers}
@@ -98,7 +98,7 @@ class Board:
 
     def _waits(self, document: "Document") -> str:
         """Why no page of a document moves; empty if some do."""
-        if document.settled or not _has_not_begun(document):
+        if document.settled or not _is_unstarted(document):
             return ""
         if why := self._closed.get(document.provider):
             return why
@@ -143,5 +143,5 @@ def _words(load: "Load") -> str:
     return f"{count(load.pages, 'page')} of others" if load.pages else count(load.documents, "other document")
 
 
-def _has_not_begun(document: "Document") -> bool:
+def _is_unstarted(document: "Document") -> bool:
     return document.status.name in {"PENDING", "PROCESSING"} and not document.completed_count + document.failed_count

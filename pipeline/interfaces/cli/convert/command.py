@@ -102,7 +102,7 @@ def convert(
         starts = wanted is None and _has_news(jobs, force=force)
         with _demand() if starts else nullcontext() as demanded:
             left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
-    _tell(jobs, left_out, as_json=as_json)
+    _print_result(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
@@ -132,7 +132,7 @@ def _convert(
     if orphans := _without_source(sources, jobs, output):
         err.print(orphaned(orphans), soft_wrap=True)
     for job in jobs:
-        _look(job, wish, several=len(jobs) > 1)
+        _judge_existing(job, wish, several=len(jobs) > 1)
     wanted = [job for job in jobs if job.is_wanted]
     if any(map(_begins_well, wanted)):
         with nullcontext(demanded) if demanded else _demand() as held:  # a stack starts while the files are read
@@ -203,7 +203,7 @@ def _begins_well(job: Job) -> bool:
     return True
 
 
-def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
+def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
     """Judge the job's existing result, unless the options replace it anyway; of several, report a kept one at once."""
     from pipeline.interfaces.cli.convert.judgement import judge
 
@@ -231,7 +231,7 @@ def _is_accepted(job: Job, *, several: bool) -> bool:
     return not job.ended
 
 
-def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
+def _print_result(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
     """Report how the jobs ended, and print the results that go to standard output."""
     if as_json:
         print_json({"documents": [job_json(job) for job in jobs], "left_out": [str(path) for path in left_out]})

@@ -96,7 +96,7 @@ class Inbox:
         self._arrived: deque[Path] = deque()
         self._open: dict[Path, Job] = {}
         """Submitted jobs without a written result, by result. Failed ones stay, since a user may retry them."""
-        self._told: dict[Path, str] = {}
+        self._shown: dict[Path, str] = {}
         self._counts: Counter[str] = Counter()
         self._looked_at = float("-inf")
 
@@ -121,7 +121,7 @@ class Inbox:
         while self._arrived and time.monotonic() < until:
             self._take(self._arrived.popleft())
         if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
-            self._look()
+            self._check_inbox()
             self._looked_at = time.monotonic()
 
     def _take(self, source: Path) -> None:
@@ -144,14 +144,14 @@ class Inbox:
             submit(job, self._wish)
         if job.is_wanted and not job.error:
             self._open[path] = job
-            self._told.pop(path, None)
+            self._shown.pop(path, None)
             return
         outcome = {Verdict.UP_TO_DATE: "up to date", Verdict.KEPT: "kept"}.get(job.judgement.verdict, "refused")
         self._counts[outcome] += 1
         if outcome != "up to date":
             self._progress.note(line(job))
 
-    def _look(self) -> None:
+    def _check_inbox(self) -> None:
         """Write finished results, report failures, and keep the stack up."""
         from pipeline.operations.documents import several
 
@@ -166,12 +166,12 @@ class Inbox:
                 if document.settled:
                     finish(job, document, self._wish)
             message = job.error or (job.status if job.ended and document and document.settled else "")
-            if message and self._told.get(path) != message:
-                self._told[path] = message
+            if message and self._shown.get(path) != message:
+                self._shown[path] = message
                 self._progress.note(line(job))
             if job.written or document is None or not job.is_wanted:
                 del self._open[path]
-                self._told.pop(path, None)
+                self._shown.pop(path, None)
                 self._counts["written" if job.written else "kept" if not job.is_wanted else "refused"] += 1
         self._show()
 

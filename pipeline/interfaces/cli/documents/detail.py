@@ -125,13 +125,13 @@ def attempts(
             one_line(attempt.error),
         ]
 
-    found = find(resolved(document_id), page)
-    if text and found and not as_json:
-        for attempt in found:
+    listed = find(resolved(document_id), page)
+    if text and listed and not as_json:
+        for attempt in listed:
             print_text(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n\n")
         return
     print_list(
-        found,
+        listed,
         ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"),
         row,
         as_json=as_json,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import ready, warn_if_no_stack
 from pipeline.interfaces.cli.output import err, one_line, state
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -
     """
     if not wait:
         document = act()
-        _tell(document, done)
+        _print_result(document, done)
         if not document.settled:
-            tell_if_nothing_runs()
+            warn_if_no_stack()
         return
     from pipeline.interfaces.cli.convert.job import line
     from pipeline.standalone.stack import using_stack
@@ -48,14 +48,14 @@ def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(ready()))
         document = act()
-        _tell(document, done)
+        _print_result(document, done)
         job = _followed(document, stack)
     err.print(line(job), soft_wrap=True)
     if job.exit_code:
         raise typer.Exit(job.exit_code)
 
 
-def _tell(document: "Document", done: str) -> None:
+def _print_result(document: "Document", done: str) -> None:
     name = one_line(document.filename)
     err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
 

@@ -25,11 +25,11 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
         print_json(document.docling())
     else:
         markdown = document.read_text()
-        _tell_if_outdated(document)
+        _warn_if_outdated(document)
         print_text(markdown)
 
 
-def _tell_if_outdated(document: "Document") -> None:
+def _warn_if_outdated(document: "Document") -> None:
     if document.outdated:
         now = state(document.status.name)
         err.print(f"[yellow]Note:[/yellow] this is the result from before the last retry, which is {now}.")
@@ -83,7 +83,7 @@ def export(
         write(document, target, format_)
     except OSError as error:
         raise storage_error(error, target) from error
-    _tell_if_outdated(document)
+    _warn_if_outdated(document)
     err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)
 
 
@@ -110,5 +110,5 @@ def _export_archive(document_id: str, target: Path, *, force: bool) -> None:
         raise storage_error(error, target) from error
     finally:
         temporary.unlink(missing_ok=True)
-    _tell_if_outdated(document)
+    _warn_if_outdated(document)
     err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.ids import whole_base
 from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
@@ -169,4 +169,4 @@ def delete(base: Base, yes: Yes = False) -> None:
         confirm(f"Delete {view.name} with {count(items, 'item')}?")
     knowledge.delete_base(view.id)
     err.print(f"{view.id} {one_line(view.name)}: is being deleted", soft_wrap=True)
-    tell_if_nothing_runs()
+    warn_if_no_stack()

@@ -11,7 +11,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.knowledge.bases import Base
 from pipeline.interfaces.cli.output import err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress, Words
@@ -108,11 +108,11 @@ def add(
     if as_json:
         print_json({**vars(outcome), "items": tally.states if tally else None})
     else:
-        _tell(outcome)
+        _print_result(outcome)
         if tally is not None:
-            _tell_end(view.id, tally)
+            _print_end(view.id, tally)
         elif outcome.ids or outcome.gone:
-            tell_if_nothing_runs()
+            warn_if_no_stack()
     raise typer.Exit(_code(outcome, tally))
 
 
@@ -184,7 +184,7 @@ def _add(
                 outcome.failed.append(Refused(str(folder), str(error), error.code))
 
 
-def _tell(outcome: _Outcome) -> None:
+def _print_result(outcome: _Outcome) -> None:
     for sentence in outcome.warnings:
         err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
     for refused in outcome.failed:
@@ -233,7 +233,7 @@ def wait(
     if as_json:
         print_json(tally)
     else:
-        _tell_end(view.id, tally)
+        _print_end(view.id, tally)
     if tally.open:
         raise UserError(f"{count(tally.open, 'item')} are still open after {timeout}", code="timeout")
     failed = tally.states.get("failed", 0)
@@ -253,7 +253,7 @@ def _follow(
     )
     until = time.monotonic() + timeout_s if timeout_s is not None else None
 
-    def looks(keep: Callable[[], None]) -> "Iterator[Tally]":
+    def snapshots(keep: Callable[[], None]) -> "Iterator[Tally]":
         while True:
             tally = knowledge.tally(base_id, item_ids)
             yield tally
@@ -263,7 +263,7 @@ def _follow(
             time.sleep(_LOOK_S)
 
     with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
-        return progress.follow(looks(lambda: progress.keep(lambda: _reasons(base_id))), _bar)
+        return progress.follow(snapshots(lambda: progress.keep(lambda: _reasons(base_id))), _bar)
 
 
 def _reasons(base_id: str) -> list[str]:
@@ -282,7 +282,7 @@ def _bar(tally: "Tally") -> Bar:
     return Bar("knowledge", tally.progress, 100, figures)
 
 
-def _tell_end(base_id: str, tally: "Tally") -> None:
+def _print_end(base_id: str, tally: "Tally") -> None:
     states: dict[str, Any] = tally.states
     err.print(f"{count(states.get('completed', 0), 'item')} of {tally.total:,} can be searched.")
     if states.get("failed"):

@@ -8,7 +8,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, Limit, ready, warn_if_no_stack
 from pipeline.interfaces.cli.ids import whole, whole_base
 from pipeline.interfaces.cli.knowledge.bases import Base, Yes
 from pipeline.interfaces.cli.output import (
@@ -220,7 +220,7 @@ def reprocess(
         err.print(f"{count(len(done), 'item')} will be read again." if done else "Nothing to do.")
         if not done:
             return
-    tell_if_nothing_runs()
+    warn_if_no_stack()
 
 
 def remove(item_ids: Items, yes: Yes = False) -> None:
@@ -235,7 +235,7 @@ def remove(item_ids: Items, yes: Yes = False) -> None:
     knowledge.delete(*(view.id for view in views))
     for view in views:
         err.print(f"{view.id} {one_line(view.name)}: is being deleted", soft_wrap=True)
-    tell_if_nothing_runs()
+    warn_if_no_stack()
 
 
 def _each(item_ids: Sequence[str], act: Callable[[str], Any]) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.engine.nouns import count
 from pipeline.engine.views import plain
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.knowledge.bases import Base
 from pipeline.interfaces.cli.knowledge.items import WHOLE_ITEM, activity
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs
@@ -35,7 +35,7 @@ def status(as_json: Json = False) -> None:
     if waiting:
         print_list(waiting, ("BASE", "NAME~", "IN LINE>"), row, as_json=False, none="")
     if totals.queue_size or totals.processing_count:
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 def queue(base: Base, as_json: Json = False) -> None:
@@ -69,7 +69,7 @@ def queue(base: Base, as_json: Json = False) -> None:
             "`penstock kb recover BASE` continues orphans, `penstock kb dismiss BASE` fails them.",
             soft_wrap=True,
         )
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 def recover(base: Base, as_json: Json = False) -> None:
@@ -83,7 +83,7 @@ def recover(base: Base, as_json: Json = False) -> None:
     else:
         err.print(f"{count(len(recovered), 'item')} recovered." if recovered else "No orphans.")
     if recovered:
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 def dismiss(

@@ -128,8 +128,8 @@ def status(as_json: Json = False) -> None:
 
 def _show_status(gateway: "GatewayView") -> None:
     def instance(view: "InstanceView") -> str:
-        here = f"{count(view.nodes, 'node')}, {count(view.sessions, 'session')}"
-        how = here if view.alive else f"[red]gone[/red] {ago(view.last_seen_at)}"
+        load = f"{count(view.nodes, 'node')}, {count(view.sessions, 'session')}"
+        how = load if view.alive else f"[red]gone[/red] {ago(view.last_seen_at)}"
         return f"{one_line(view.instance_id)}: {how}, {count(view.messages, 'message')} to read"
 
     jobs = "  ".join(f"{state(name)} {number:,}" for name, number in gateway.jobs.items() if number)

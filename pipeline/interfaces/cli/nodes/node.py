@@ -80,7 +80,7 @@ def node(
     executor = ProviderExecutor(settings, provider, models=model or (), capabilities=_capabilities(capability or []))
     sizes = gateway_settings(settings)
     profile = settings.providers.get(provider)
-    given_id, trust = _given(node_id), _trust(ca)
+    given_id, trust = _checked_id(node_id), _trust(ca)
     limits = LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes)
     options = AgentOptions(
         urls,
@@ -166,7 +166,7 @@ def _capabilities(names: list[str]) -> "list[Capability]":
     return [Capability(name) for name in names]
 
 
-def _given(node_id: str) -> str:
+def _checked_id(node_id: str) -> str:
     if node_id and not _NODE_ID.fullmatch(node_id):
         raise _usage("a node's id has 1 to 64 characters of A-Z a-z 0-9 _ . -")
     return node_id

@@ -62,7 +62,7 @@ def watch(
         except KeyboardInterrupt:
             err.print()
         finally:
-            _tell_end(by)
+            _print_end(by)
 
 
 def capture(
@@ -145,7 +145,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
     except KeyboardInterrupt:
         err.print()
     finally:
-        _tell_end(by)
+        _print_end(by)
 
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
@@ -173,6 +173,6 @@ def _counted(by: Counter[str]) -> str:
     return ", ".join([f"{count(by['accepted'], 'screenshot')} ingested", *left_out(by)])
 
 
-def _tell_end(by: Counter[str]) -> None:
+def _print_end(by: Counter[str]) -> None:
     waits = " `penstock screenshots status` shows frames that wait for analysis." if by["accepted"] else ""
     err.print(f"{_counted(by)}.{waits}", soft_wrap=True)

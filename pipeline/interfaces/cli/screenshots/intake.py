@@ -11,7 +11,7 @@ import typer
 
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.output import err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.screenshots import ids
@@ -100,11 +100,11 @@ def add(
             screenshots.batch_now(source)
             _follow(stack, wanted, quiet=as_json)
     if not no_wait:
-        _tell_given_up(jobs, screenshots.states(wanted), quiet=as_json)
+        _print_given_up(jobs, screenshots.states(wanted), quiet=as_json)
     if as_json:
         print_json({"files": [_as_json(job) for job in jobs]})
     else:
-        _tell_end(jobs, waited=not no_wait)
+        _print_end(jobs, waited=not no_wait)
     problems = sum(job.is_problem for job in jobs)
     raise typer.Exit(DONE if not problems else FAILED if problems == len(jobs) else PARTIAL)
 
@@ -169,7 +169,7 @@ def line(job: Job) -> str:
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 
-def _tell_given_up(jobs: Sequence[Job], states: "dict[int, WorkStatus]", *, quiet: bool) -> None:
+def _print_given_up(jobs: Sequence[Job], states: "dict[int, WorkStatus]", *, quiet: bool) -> None:
     for job in jobs:
         job.state = states.get(job.shot_id) if job.shot_id is not None else None
         if job.is_given_up and job.shot_id is not None:
@@ -224,7 +224,7 @@ def _why(shot_id: int) -> str:
         return str(error)  # a user deleted it
 
 
-def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
+def _print_end(jobs: Sequence[Job], *, waited: bool) -> None:
     analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
     failed = sum(job.is_given_up for job in jobs)
     by = Counter(job.outcome for job in jobs)
@@ -238,7 +238,7 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
     )
     err.print(", ".join(parts) + ".", soft_wrap=True)
     if not waited and by["accepted"]:
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 def left_out(by: "Counter[str]") -> list[str]:

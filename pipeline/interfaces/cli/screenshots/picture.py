@@ -19,13 +19,13 @@ GONE = {"deleted": "deleted after its retention time", "missing": "missing: anot
 
 def show(frames: "Sequence[ScreenshotView]") -> None:
     """Open the first of these frames with a picture, and name it. Raises `UserError` if none opens."""
-    there = [(frame, frame.path) for frame in frames if frame.path is not None and frame.path.is_file()]
-    if not there:
+    stored = [(frame, frame.path) for frame in frames if frame.path is not None and frame.path.is_file()]
+    if not stored:
         states = {f"{ids.frame(frame.id)} {GONE.get(frame.storage_state, GONE['missing'])}" for frame in frames}
         raise UserError(f"no picture left: {', '.join(sorted(states)) or 'no frames'}", code="no_picture")
-    frame, path = there[0]
+    frame, path = stored[0]
     _open(path)
-    others = ", ".join(ids.frame(other.id) for other, _ in there[1:])
+    others = ", ".join(ids.frame(other.id) for other, _ in stored[1:])
     err.print(f"Opened {ids.frame(frame.id)}: {one_line(str(path))}", soft_wrap=True)
     if others:
         err.print(f"Others of it: {others}", soft_wrap=True)

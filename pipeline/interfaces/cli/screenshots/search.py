@@ -46,10 +46,10 @@ def search(
     if as_json:
         print_json(result)
     else:
-        _show_found(result)
+        _show_result(result)
 
 
-def _show_found(result: "SearchResult") -> None:
+def _show_result(result: "SearchResult") -> None:
     from pipeline.operations import screenshots
 
     zone = screenshots.time_zone()

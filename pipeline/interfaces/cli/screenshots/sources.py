@@ -6,7 +6,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, ready, warn_if_no_stack
 from pipeline.interfaces.cli.output import confirm, err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import ago, local, moment
 
@@ -132,4 +132,4 @@ def delete(
     deleted = f"{count(done.screenshots, 'screenshot')}, {count(done.nodes, 'node')}"
     err.print(f"Deleted: {deleted}{restored}.", soft_wrap=True)
     if done.restored:
-        tell_if_nothing_runs()
+        warn_if_no_stack()

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Json, Limit, ready, warn_if_no_stack
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.screenshots.sources import source_key
@@ -222,7 +222,7 @@ def replay(
         done = sum(len(screenshots.replay(letter_kinds, numbers)) for letter_kinds, numbers in _given_up(named).items())
     err.print(f"{count(done, 'dead letter')} will be tried again." if done else "No dead letters.")
     if done:
-        tell_if_nothing_runs()
+        warn_if_no_stack()
 
 
 def letter_id(letter: "DeadLetter") -> str:
@@ -248,11 +248,11 @@ def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
     """The dead letters with these ids, by kind. Raises `UserError` for an unknown id, before replaying any."""
     from pipeline.operations import screenshots
 
-    there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}
+    letters_there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}
     numbers_of: dict[str, list[int]] = {}
     none = []
     for kinds, number in named:
-        failed_kinds = [kind for kind in kinds if (kind, number) in there]
+        failed_kinds = [kind for kind in kinds if (kind, number) in letters_there]
         none += [] if failed_kinds else [ids.batch(number) if kinds == ("batch",) else ids.node(number)]
         for kind in failed_kinds:
             numbers_of.setdefault(kind, []).append(number)

@@ -129,14 +129,14 @@ def ask(
     if chosen.id:
         selected = documents.several.by(caller, chosen.id)
         concerned = [document for document in selected if document.status in action.states]
-        matched, total, some = len(selected), len(concerned), concerned[:NAMED]
+        matched, total, named = len(selected), len(concerned), concerned[:NAMED]
     else:
         which = chosen.filter(context.db.now())
         matching = which.among(action.states)
         counts = documents.count_by_status.by(caller, which)
         matched = sum(count for status, count in counts.items() if not which.statuses or status in which.statuses)
         total = sum(count for status, count in counts.items() if matching and status in matching.statuses)
-        some = documents.list_documents.by(caller, which=matching, limit=NAMED) if matching else []
+        named = documents.list_documents.by(caller, which=matching, limit=NAMED) if matching else []
     return screen(
         request,
         "documents/ask.html",
@@ -145,7 +145,7 @@ def ask(
         chosen=chosen,
         total=total,
         others=matched - total,
-        some=some,
+        named=named,
         back=chosen.address(),
         concerned=[document.id for document in concerned] if chosen.id else [],
         paid=VERBS[Verb(action.verb or name)].spends,

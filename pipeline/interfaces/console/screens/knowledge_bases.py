@@ -100,8 +100,8 @@ def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG
         return {"kb-orphans": _orphans(0), "kb-states": deleted, "kb-items": piece("knowledge/_no_items.html")}
     which = Which(status=query.status, type=query.type, q=query.q)
     rows = knowledge.items(base.id, after=pages.decode(query.cursor, int, str), limit=ITEMS + 1, **which.chosen())
-    some = pages.page(rows, ITEMS, lambda item: item, lambda item: (item.position, item.id))
-    standings = knowledge.standings([item.id for item in some.items if not item.at_rest and not item.deleting])
+    page = pages.page(rows, ITEMS, lambda item: item, lambda item: (item.position, item.id))
+    standings = knowledge.standings([item.id for item in page.items if not item.at_rest and not item.deleting])
     tally = knowledge.tally(base.id)
     orphans = len(knowledge.queue(base.id).orphan_item_ids) if tally.open else 0
     return {
@@ -110,8 +110,8 @@ def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG
         "kb-items": piece(
             "knowledge/_items.html",
             base=base,
-            items=some.items,
-            next_cursor=some.next_cursor,
+            items=page.items,
+            next_cursor=page.next_cursor,
             filters=which.query(),
             standings=standings,
             shown=shown,

@@ -88,13 +88,13 @@ def one_run(context: Context, query: RunQuery) -> dict[str, str]:
 
 def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, before: int | None = None) -> str:
     rows = music.batches.by(caller, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
-    some = pages.views(rows, BATCHES, lambda batch: (batch.id,))
+    page = pages.views(rows, BATCHES, lambda batch: (batch.id,))
     return piece(
         "music/_batches.html",
         run_id=run_id,
         status=status or "",
-        batches=some.items,
-        next_cursor=some.next_cursor,
+        batches=page.items,
+        next_cursor=page.next_cursor,
         css=BATCH_CSS,
         now=caller.context.db.now(),
         first=before is None,
@@ -105,15 +105,15 @@ def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, bef
 def show(request: Request, caller: ByCaller, cursor: Cursor = None) -> HTMLResponse:
     """Show the state of the library, the active run, and earlier runs."""
     rows = music.runs.by(caller, limit=RUNS + 1, after=pages.decode(cursor, At, str))
-    some = pages.views(rows, RUNS, lambda run: (run.created_at, run.id))
+    page = pages.views(rows, RUNS, lambda run: (run.created_at, run.id))
     named = caller.context.settings.music
     return screen(
         request,
         "music/index.html",
         fragments=library(caller.context, MusicQuery()),
-        runs=some.items,
-        next_cursor=some.next_cursor,
-        sums=music.sums.by(caller, [run.id for run in some.items]),
+        runs=page.items,
+        next_cursor=page.next_cursor,
+        sums=music.sums.by(caller, [run.id for run in page.items]),
         css=_css,
         has_library=bool(named.server_url or named.folder),
     )

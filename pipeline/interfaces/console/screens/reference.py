@@ -27,7 +27,7 @@ def list_operations(request: Request, page: Annotated[ReferencePage, Query()]) -
     """Show all operations by subject, or those that match a search."""
     known = reference.operations(request.app.state.openapi())
     matches = reference.search(known, page.q)
-    subjects = [(name, list(some)) for name, some in groupby(matches, lambda operation: operation.subject)]
+    subjects = [(name, list(group)) for name, group in groupby(matches, lambda operation: operation.subject)]
     return screen(
         request,
         "settings/reference.html",

@@ -53,17 +53,17 @@ def list_rejected(
     filters = {"source": source, "reason": reason}
     (before,) = pages.decode(cursor, int) or (None,)
     rows = screenshots.rejections.by(caller, source=source, reason=reason, limit=LINES + 1, before=before)
-    some = rows[:LINES]
+    shown = rows[:LINES]
     groups = [
         Alike(*key, list(frames))
         for key, frames in groupby(
-            some, lambda rejection: (rejection.reason, rejection.source_key, rejection.nearest_id)
+            shown, lambda rejection: (rejection.reason, rejection.source_key, rejection.nearest_id)
         )
     ]
     nearest = screenshots.screenshots_by_id.by(
         caller, [rejection.nearest_id for rejection in groups if rejection.nearest_id]
     )
-    more = pages.encode(some[-1].id) if len(rows) > LINES else None
+    more = pages.encode(shown[-1].id) if len(rows) > LINES else None
     return page(
         request,
         caller,

@@ -24,7 +24,7 @@ from pipeline.interfaces.console.words import combined
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import Line, RowId
-from pipeline.interfaces.http.guard import asked_here
+from pipeline.interfaces.http.guard import check_same_site
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.interfaces.http.screenshots import rendition
@@ -147,7 +147,7 @@ def timeline(
 
 
 def _hits(request: Request, caller: Caller, filters: dict[str, Any], apps: list[str]) -> HTMLResponse:
-    asked_here(request)  # with an embeddings provider, a search costs a small call
+    check_same_site(request)  # with an embeddings provider, a search costs a small call
     since = caller.context.db.now() - _SINCE[filters["since"]] if filters["since"] else None
     result = screenshots.search.by(caller, filters["q"], since, filters["app"], HITS)
     frames = screenshots.frames_of.by(caller, [hit.node.id for hit in result.hits], 1)

@@ -58,7 +58,7 @@ def _groups(values: Sequence[Value]) -> list[tuple[str, list[Value]]]:
             return "music"  # whose settings keep the names of their design
         return f"{first} {rest.rpartition('.')[0]}".strip() if first in {"provider", "queue"} else first
 
-    return [(_words(name), list(some)) for name, some in groupby(sorted(values, key=subject), key=subject)]
+    return [(_words(name), list(group)) for name, group in groupby(sorted(values, key=subject), key=subject)]
 
 
 def _words(subject: str) -> str:

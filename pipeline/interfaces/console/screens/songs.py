@@ -13,7 +13,7 @@ from pipeline.interfaces.console.page import screen
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, reader
 from pipeline.interfaces.http.fields import HexId, Line, RowId
-from pipeline.interfaces.http.guard import asked_here
+from pipeline.interfaces.http.guard import check_same_site
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.operations import music
 
@@ -56,13 +56,13 @@ def list_songs(
     rows = music.songs.by(
         caller, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
     )
-    some = pages.views(rows, SONGS, lambda song: (song.id,))
+    page = pages.views(rows, SONGS, lambda song: (song.id,))
     filters = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
     return screen(
         request,
         "music/songs.html",
-        songs=some.items,
-        next_cursor=some.next_cursor,
+        songs=page.items,
+        next_cursor=page.next_cursor,
         filters=filters,
         first=not cursor,
         counts=music.status.by(caller),
@@ -93,7 +93,7 @@ def search(
     """Search songs by words or mood. With an embeddings provider, that costs one small call."""
     result, refused = None, ""
     if q.strip():
-        asked_here(request)
+        check_same_site(request)
         try:
             result = music.search.by(caller, q, limit)
         except OverCap:

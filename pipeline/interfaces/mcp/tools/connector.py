@@ -59,9 +59,9 @@ class Text(BaseModel):
 
 
 @BOX.tool("Search everything", spends=True)
-def search(call: Call, asked: Query) -> Results:
+def search(call: Call, arguments: Query) -> Results:
     """Search pages of converted documents, knowledge bases and screenshots. Read hits with fetch."""
-    return Results(results=[_result(call, hit) for hit in everything.by(call.caller, asked.query).hits])
+    return Results(results=[_result(call, hit) for hit in everything.by(call.caller, arguments.query).hits])
 
 
 def _result(call: Call, hit: Hit) -> Result:
@@ -74,25 +74,25 @@ def _result(call: Call, hit: Hit) -> Result:
 
 
 @BOX.tool("Read a hit in full")
-def fetch(call: Call, asked: Address) -> Text:
+def fetch(call: Call, arguments: Address) -> Text:
     """Read a result of search in full: a page of a document or the whole document, a passage of a knowledge base with
     its surroundings, or an activity on the screen."""
-    kind, _, rest = asked.id.partition(":")
+    kind, _, rest = arguments.id.partition(":")
     if kind not in _KINDS:
-        raise _unknown(asked.id)
-    title, text, url, metadata = _KINDS[kind](call, asked.id, rest)
+        raise _unknown(arguments.id)
+    title, text, url, metadata = _KINDS[kind](call, arguments.id, rest)
     if len(text) > MAX_CHARS:
         text, metadata = text[:MAX_CHARS], metadata | {"cut_off_at": MAX_CHARS, "total_characters": len(text)}
-    return Text(id=asked.id, title=title, text=text, url=url, metadata=metadata)
+    return Text(id=arguments.id, title=title, text=text, url=url, metadata=metadata)
 
 
 Fetched = tuple[str, str, str, dict[str, JsonValue]]
 """(title, text, address, metadata)."""
 
 
-def _page(call: Call, asked: str, rest: str) -> Fetched:
+def _page(call: Call, hit_id: str, rest: str) -> Fetched:
     document_id, _, number = rest.partition(":")
-    page, document = documents.page(document_id, _number(asked, number)), documents.status(document_id)
+    page, document = documents.page(document_id, _number(hit_id, number)), documents.status(document_id)
     about: dict[str, JsonValue] = {
         "document_id": document_id,
         "page": page.page,
@@ -109,19 +109,19 @@ def _document(call: Call, _: str, rest: str) -> Fetched:
     return document.filename, document.read_text(), _url(call, place("document", rest)), about
 
 
-def _chunk(call: Call, asked: str, rest: str) -> Fetched:
+def _chunk(call: Call, hit_id: str, rest: str) -> Fetched:
     item_id, _, number = rest.partition(":")
-    first = max(0, _number(asked, number) - 1)
+    first = max(0, _number(hit_id, number) - 1)
     item, chunks = knowledge.item(item_id), knowledge.chunks(item_id, first=first, limit=3)
     if not chunks:
-        raise _unknown(asked)
+        raise _unknown(hit_id)
     about: dict[str, JsonValue] = {"item_id": item_id, "type": item.type, "chunks": [chunk.number for chunk in chunks]}
     text = "\n\n".join(chunk.text for chunk in chunks)
     return item.title or item.name, text, _source(call, chunks[0].source or item.url or "", item_id), about
 
 
-def _node(call: Call, asked: str, rest: str) -> Fetched:
-    node = screenshots.show(_number(asked, rest)).node
+def _node(call: Call, hit_id: str, rest: str) -> Fetched:
+    node = screenshots.show(_number(hit_id, rest)).node
     about: dict[str, JsonValue] = {
         "kind": node.kind,
         "at": node.event_time.isoformat(),
@@ -139,14 +139,14 @@ _KINDS: dict[str, Callable[[Call, str, str], Fetched]] = {
 }
 
 
-def _number(asked: str, text: str) -> int:
+def _number(hit_id: str, text: str) -> int:
     if not (text.isdecimal() and text.isascii() and len(text) <= 15):
-        raise _unknown(asked)
+        raise _unknown(hit_id)
     return int(text)
 
 
-def _unknown(asked: str) -> Refused:
-    return Refused(f"no result has the id {asked}: use an id that search returned", code="not_found")
+def _unknown(hit_id: str) -> Refused:
+    return Refused(f"no result has the id {hit_id}: use an id that search returned", code="not_found")
 
 
 def _url(call: Call, path: str) -> str:

@@ -50,10 +50,10 @@ class Address(Conversion):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_path(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "path" in given:
+    def _no_path(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "path" in values:
             raise ValueError("a path would name a file of the server, which this tool does not read: give a url")
-        return given
+        return values
 
 
 class FileOrAddress(Conversion):
@@ -63,7 +63,7 @@ class FileOrAddress(Conversion):
     url: Line = Field(default="", description="Instead of a path: http or https.")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "FileOrAddress":
+    def _exactly_one(self) -> "FileOrAddress":
         if bool(self.path) is bool(self.url):
             raise ValueError("give either a path or a url")
         return self
@@ -93,31 +93,31 @@ class Converted(BaseModel):
     spends=True,
     open_world=True,
 )
-async def convert_document(call: Call, asked: Address | FileOrAddress) -> Converted:
+async def convert_document(call: Call, arguments: Address | FileOrAddress) -> Converted:
     """Convert a PDF or a picture (PNG, JPEG, WebP, TIFF) to Markdown, and wait for it up to wait_s seconds.
 
     Returns the document with its id, and the beginning of its Markdown once that is ready. If conversion takes longer,
     it continues: call get_status. Penstock converts the same file with the same options only once.
     """
-    options = Options(**asked.model_dump(include={"page_range", "provider", "model", "fresh", "allow_partial"}))
+    options = Options(**arguments.model_dump(include={"page_range", "provider", "model", "fresh", "allow_partial"}))
     await call.report(0, None, "checking the file")
-    if isinstance(asked, FileOrAddress) and asked.path:
-        document = await run_sync(_submit_path, call, asked.path, options)
+    if isinstance(arguments, FileOrAddress) and arguments.path:
+        document = await run_sync(_submit_path, call, arguments.path, options)
     else:
-        async with fetched(call.caller, asked.url) as file:
+        async with fetched(call.caller, arguments.url) as file:
             document = await run_sync(_submit, call, file, options)
-    document = await _settled(call, document.id, asked.wait_s)
+    document = await _settled(call, document.id, arguments.wait_s)
     beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
     shown, now = await run_sync(_shown, call, document)
     return Converted(document=shown, beginning=beginning, next=now)
 
 
-def _submit_path(call: Call, given: str, options: Options) -> Document:
+def _submit_path(call: Call, text: str, options: Options) -> Document:
     """Submit a copy of a file of this machine, as an upload. Raises `UserError` for a relative path or a refused
     file."""
-    path, settings = Path(given).expanduser(), call.caller.context.settings
+    path, settings = Path(text).expanduser(), call.caller.context.settings
     if not path.is_absolute():
-        raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")
+        raise UserError(f"{text} is not an absolute path: write it from the root on", code="relative_path")
     submission.check(call.caller.context, options)
     check_file(path, settings.documents)
     with files.incoming(settings, path) as copy:
@@ -166,16 +166,16 @@ class WhichStatus(Arguments):
 
 
 @BOX.tool("Show the state of a document")
-async def get_status(call: Call, asked: WhichStatus) -> Status:
+async def get_status(call: Call, arguments: WhichStatus) -> Status:
     """Show the state of a document or an item of a knowledge base; with wait_s, wait until it is done."""
-    if await run_sync(flow.several, [asked.id]):
-        document = await _settled(call, asked.id, asked.wait_s)
+    if await run_sync(flow.several, [arguments.id]):
+        document = await _settled(call, arguments.id, arguments.wait_s)
         shown, now = await run_sync(_shown, call, document)
         return Status(document=shown, next=now)
     try:
-        item = await settled_item(call, asked.id, asked.wait_s)
+        item = await settled_item(call, arguments.id, arguments.wait_s)
     except UnknownItem:
-        raise UnknownDocument(asked.id) from None
+        raise UnknownDocument(arguments.id) from None
     return Status(item=item, next=await run_sync(next_of_item, call, item))
 
 

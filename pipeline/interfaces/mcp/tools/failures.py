@@ -53,16 +53,16 @@ class Which(Arguments):
 
 
 @BOX.tool("List failures")
-def list_failures(call: Call, asked: Which) -> Failures:
+def list_failures(call: Call, arguments: Which) -> Failures:
     """List documents, knowledge items and analyses of screenshots that failed at their last attempt, with reasons."""
     failures = [
         _failure(failure)
         for flow in flows()
         if flow.name in {"documents", "knowledge"}
-        for failure in flow.failures(call.caller.context, asked.limit)
-        if asked.kind in {None, failure.kind}
+        for failure in flow.failures(call.caller.context, arguments.limit)
+        if arguments.kind in {None, failure.kind}
     ]
-    if asked.kind in {None, Kind.SCREENSHOTS}:
+    if arguments.kind in {None, Kind.SCREENSHOTS}:
         failures += [
             Failure(
                 kind=Kind.SCREENSHOTS,
@@ -71,7 +71,7 @@ def list_failures(call: Call, asked: Which) -> Failures:
                 error=letter.reason,
                 at=letter.at,
             )
-            for letter in screenshots.dead_letters(asked.limit)  # merges and vectors, too
+            for letter in screenshots.dead_letters(arguments.limit)  # merges and vectors, too
         ]
     failures.sort(key=lambda failure: failure.at, reverse=True)
     step = "Use retry with kind and id." if call.may_write else "A person retries in the console."
@@ -115,31 +115,31 @@ class Retried(BaseModel):
 
 
 @BOX.tool("Retry failed work", writes=True, spends=True, idempotent=False)
-def retry(call: Call, asked: Retry) -> Retried:
+def retry(call: Call, arguments: Retry) -> Retried:
     """Retry failed work: the failed pages of a document, one page, or all pages; a knowledge item; or an analysis of
     screenshots. The old text of a page stays until the new one is ready."""
     step = "Call get_status with wait_s to wait for it."
-    match asked.kind:
+    match arguments.kind:
         case Kind.DOCUMENT:
-            document = _retry_document(call, asked)
+            document = _retry_document(call, arguments)
             if document.settled:
                 step = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
-            return Retried(kind=asked.kind, id=document.id, status=document.status.name, next=step)
+            return Retried(kind=arguments.kind, id=document.id, status=document.status.name, next=step)
         case Kind.KNOWLEDGE:
-            item = knowledge.reprocess.by(call.caller, asked.id)
-            return Retried(kind=asked.kind, id=item.id, status=item.status, next=step)
+            item = knowledge.reprocess.by(call.caller, arguments.id)
+            return Retried(kind=arguments.kind, id=item.id, status=item.status, next=step)
         case Kind.SCREENSHOTS:
-            _replay(call, asked.id)
-            return Retried(kind=asked.kind, id=asked.id, status="pending", next="See list_failures in a while.")
+            _replay(call, arguments.id)
+            return Retried(kind=arguments.kind, id=arguments.id, status="pending", next="See list_failures in a while.")
 
 
-def _retry_document(call: Call, asked: Retry) -> documents.Document:
-    caller, chosen = call.caller, {"provider": asked.provider, "model": asked.model}
-    if asked.page:
-        return documents.retry_page.by(caller, asked.id, asked.page, **chosen)
-    if asked.all_pages:
-        return documents.retry.by(caller, asked.id, provider=asked.provider, model=asked.model)
-    return documents.retry_failed.by(caller, asked.id, **chosen)
+def _retry_document(call: Call, arguments: Retry) -> documents.Document:
+    caller, chosen = call.caller, {"provider": arguments.provider, "model": arguments.model}
+    if arguments.page:
+        return documents.retry_page.by(caller, arguments.id, arguments.page, **chosen)
+    if arguments.all_pages:
+        return documents.retry.by(caller, arguments.id, provider=arguments.provider, model=arguments.model)
+    return documents.retry_failed.by(caller, arguments.id, **chosen)
 
 
 def _replay(call: Call, letter: str) -> None:

@@ -43,17 +43,17 @@ class Passages(BaseModel):
 
 
 @BOX.tool("Search knowledge bases", spends=True)
-def search_knowledge(call: Call, asked: Question) -> Passages:
+def search_knowledge(call: Call, arguments: Question) -> Passages:
     """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
-    found = knowledge.search.by(
+    result = knowledge.search.by(
         call.caller,
-        None if asked.bases is None else [_base(name).id for name in asked.bases],
-        asked.query,
-        limit=asked.limit,
-        since=asked.since,
-        around=asked.around,
+        None if arguments.bases is None else [_base(name).id for name in arguments.bases],
+        arguments.query,
+        limit=arguments.limit,
+        since=arguments.since,
+        around=arguments.around,
     )
-    return Passages(**vars(found))
+    return Passages(**vars(result))
 
 
 def _base(name: str) -> BaseView:
@@ -80,10 +80,10 @@ class Addition(Arguments):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_path(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "path" in given:
+    def _no_path(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "path" in values:
             raise ValueError("this tool takes no path: convert a document, or add its text as a note")
-        return given
+        return values
 
     @model_validator(mode="after")
     def _whole(self) -> "Addition":
@@ -103,12 +103,12 @@ class Added(BaseModel):
 
 
 @BOX.tool("Add to a knowledge base", writes=True, spends=True, open_world=True)
-async def add_to_knowledge(call: Call, asked: Addition) -> Added:
+async def add_to_knowledge(call: Call, arguments: Addition) -> Added:
     """Add a note, a web page or all pages of a sitemap to a knowledge base, and wait for it up to wait_s seconds."""
 
     def add() -> AddedItems:
-        source = Source(ItemType(asked.kind), text=asked.text, url=asked.url or "", name=asked.name)
-        return knowledge.add.by(call.caller, _base(asked.base).id, [source])
+        source = Source(ItemType(arguments.kind), text=arguments.text, url=arguments.url or "", name=arguments.name)
+        return knowledge.add.by(call.caller, _base(arguments.base).id, [source])
 
     added = await run_sync(add)
     if not added.created:
@@ -116,6 +116,6 @@ async def add_to_knowledge(call: Call, asked: Addition) -> Added:
         known = f"; it is the item {first.item_id}" if first.item_id else ""
         raise Refused(f"{first.error.rstrip('.')}{known}", code=first.code)
     item = shown_item(added.created[0])
-    if asked.wait_s:
-        item = await settled_item(call, item.id, asked.wait_s)
+    if arguments.wait_s:
+        item = await settled_item(call, item.id, arguments.wait_s)
     return Added(item=item, warnings=added.warnings, next=await run_sync(next_of_item, call, item))

@@ -68,22 +68,22 @@ class WhichText(Arguments):
 
 
 @BOX.tool("Read a document's Markdown")
-def get_markdown(call: Call, asked: WhichText) -> Markdown:
+def get_markdown(call: Call, arguments: WhichText) -> Markdown:
     """Read the Markdown of a document, or of some of its pages, a piece at a time.
 
     With pages, it also reads the completed pages of an unfinished document. Continue at next_offset.
     """
     del call
-    document = flow.status(asked.document_id)
+    document = flow.status(arguments.document_id)
     shown: list[int] = []
     missing: list[int] = []
-    if asked.pages.strip():
-        text, shown, missing = _of_pages(document, asked.pages)
+    if arguments.pages.strip():
+        text, shown, missing = _of_pages(document, arguments.pages)
     else:
         if not document.merged_path or not Path(document.merged_path).is_file():
             raise Refused(f"document {document.id} has no result: it is {document.status.name}", code="no_result")
         text = document.read_text()
-    piece = cut(text, asked.offset, asked.limit)
+    piece = cut(text, arguments.offset, arguments.limit)
     return Markdown(
         **piece.model_dump(),
         document_id=document.id,
@@ -127,11 +127,11 @@ class AboutPicture(BaseModel):
 
 
 @BOX.tool("Look at a page", result=AboutPicture)
-async def get_page_image(call: Call, asked: WhichPicture) -> Picture:
+async def get_page_image(call: Call, arguments: WhichPicture) -> Picture:
     """Show a page of the file as a PNG, to compare it with its Markdown."""
-    document = await run_sync(flow.status, asked.document_id)
-    page = await run_sync(flow.page, asked.document_id, asked.page)
-    dpi = asked.dpi
+    document = await run_sync(flow.status, arguments.document_id)
+    page = await run_sync(flow.page, arguments.document_id, arguments.page)
+    dpi = arguments.dpi
     png = await _picture(call, document, page, dpi)
     while len(png) > MAX_PICTURE_BYTES and dpi > MIN_DPI:
         dpi = max(MIN_DPI, dpi // 2)

@@ -29,9 +29,9 @@ class Question(Arguments):
 
 
 @BOX.tool("Search screenshots", spends=True)
-def search_screenshots(call: Call, asked: Question) -> SearchResult:
+def search_screenshots(call: Call, arguments: Question) -> SearchResult:
     """Find the user's activities on the screen, best first, by words and, where it is configured, by meaning."""
-    return screenshots.search.by(call.caller, asked.query, asked.since, asked.app, asked.limit)
+    return screenshots.search.by(call.caller, arguments.query, arguments.since, arguments.app, arguments.limit)
 
 
 class Stretch(Arguments):
@@ -48,6 +48,6 @@ class Stretch(Arguments):
 
 
 @BOX.tool("Show what happened on the screen")
-def timeline(call: Call, asked: Stretch) -> Page[Hour]:
+def timeline(call: Call, arguments: Stretch) -> Page[Hour]:
     """Show the user's activities on the screen, hour by hour, the latest last; next_cursor leads to earlier hours."""
-    return hours_of(call.caller, **dict(asked))
+    return hours_of(call.caller, **dict(arguments))

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage import idempotency
 from pipeline.storage.context import Context
-from pipeline.storage.idempotency import REQUESTS, AnotherRequest, Answer, Begun, StillRunning
+from pipeline.storage.idempotency import REQUESTS, AnotherRequest, Answer, KeyClaim, StillRunning
 from tests.integration.interfaces.api.test_documents import send
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.documents import insert_document
@@ -19,7 +19,7 @@ from tests.support.samples import text_pdf
 DAY = timedelta(days=1)
 
 
-def begin(context: Context, fingerprint: str = "f" * 64) -> Begun | Answer:
+def begin(context: Context, fingerprint: str = "f" * 64) -> KeyClaim | Answer:
     return idempotency.begin(context, "me", "key", fingerprint, DAY)
 
 
@@ -60,16 +60,16 @@ def test_one_of_several_simultaneous_requests_runs_and_the_others_are_refused(co
             return "still running"
 
     with ThreadPoolExecutor(6) as pool:
-        assert sorted(pool.map(attempt, range(6))) == ["Begun", *["still running"] * 5]
+        assert sorted(pool.map(attempt, range(6))) == ["KeyClaim", *["still running"] * 5]
 
 
 def test_an_idempotency_key_is_freed_when_its_process_ends_or_it_expires(context: Context) -> None:
     lost = begin(context)
-    assert isinstance(lost, Begun)
+    assert isinstance(lost, KeyClaim)
     with context.db.transaction() as session:
         session.execute(update(REQUESTS).values(running_until=context.db.now() - DAY))
     second = begin(context)
-    assert isinstance(second, Begun)
+    assert isinstance(second, KeyClaim)
     idempotency.settle(context, lost, Answer(200, json.dumps([]), b"late"))  # a request without its claim is silent
     with pytest.raises(StillRunning):
         begin(context)
@@ -82,5 +82,5 @@ def test_an_idempotency_key_is_freed_when_its_process_ends_or_it_expires(context
     with context.db.transaction() as session:
         session.execute(update(REQUESTS).values(expires_at=context.db.now() - DAY))
     assert idempotency.expired(context).due(context) == 1
-    assert isinstance(begin(context, "g" * 64), Begun)
+    assert isinstance(begin(context, "g" * 64), KeyClaim)
     assert idempotency.expired(context).remove(context) == 0

@@ -27,7 +27,7 @@ from pipeline.interfaces import compatibility as compat
 from pipeline.interfaces import rest as v1
 from pipeline.interfaces.http.bodies import BodyLimits
 from pipeline.interfaces.http.dependencies import may_spend
-from pipeline.interfaces.http.guard import asked_here
+from pipeline.interfaces.http.guard import check_same_site
 from pipeline.interfaces.rest import health
 from pipeline.operations.quotas import AtOnce, Quotas
 from pipeline.operations.refusal import Refused
@@ -188,7 +188,7 @@ def test_every_spending_endpoint_checks_the_cap() -> None:
     assert careless == FREE
     assert "retrieve" in {route.name for route in routes if asks(route.dependant)}
     # These operations check spending themselves: `test_searches_and_frames_count` calls both.
-    searches = {route.path for route in routes if asks(route.dependant, asked_here)}
+    searches = {route.path for route in routes if asks(route.dependant, check_same_site)}
     assert searches == {"/music/search", "/screenshots/search"}
 
 

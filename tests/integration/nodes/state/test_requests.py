@@ -17,20 +17,20 @@ async def requests(store: Store) -> Requests:
 
 async def test_a_request_to_several_instances_is_one_job(requests: Requests) -> None:
     bound = await asyncio.gather(*(requests.bind("t:r", f"j{number}", f"i{number % 3}/1") for number in range(50)))
-    (winner,) = [number for number, each in enumerate(bound) if each.ours]
+    (winner,) = [number for number, each in enumerate(bound) if each.bound_here]
     assert {each.job_id for each in bound} == {f"j{winner}"}
-    assert all(each.creating for each in bound if not each.ours)
+    assert all(each.creating for each in bound if not each.bound_here)
 
 
 async def test_a_bound_request_keeps_its_job(requests: Requests) -> None:
-    assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
-    assert await requests.bind("t:r", "j", "a/1") == Binding("j", ours=True, creating=False)
-    assert await requests.bind("t:r", "k", "b/1") == Binding("j", ours=False, creating=True)
+    assert await requests.bind("t:r", "j", "a/1") == Binding("j", bound_here=True, creating=False)
+    assert await requests.bind("t:r", "j", "a/1") == Binding("j", bound_here=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Binding("j", bound_here=False, creating=True)
     await requests.unlock("t:r", "b/1")
     assert (await requests.bind("t:r", "k", "b/1")).creating
     await requests.unlock("t:r", "a/1")
-    assert await requests.bind("t:r", "k", "b/1") == Binding("j", ours=False, creating=False)
-    assert (await requests.bind("u:r", "k", "b/1")).ours
+    assert await requests.bind("t:r", "k", "b/1") == Binding("j", bound_here=False, creating=False)
+    assert (await requests.bind("u:r", "k", "b/1")).bound_here
 
 
 async def test_a_binding_is_kept_as_long_as_its_job_may_be(requests: Requests, store: Store) -> None:
@@ -61,10 +61,10 @@ async def test_one_home_takes_over_when_the_creator_of_a_job_dies(
 async def test_only_the_bound_job_ends_a_request_s_binding(requests: Requests) -> None:
     await requests.bind("t:r", "j", "a/1")
     await requests.forget("t:r", "other")
-    assert not (await requests.bind("t:r", "k", "b/1")).ours
+    assert not (await requests.bind("t:r", "k", "b/1")).bound_here
     await requests.forget("t:r", "j")
     await requests.forget("t:r", "j")
-    assert await requests.bind("t:r", "k", "b/1") == Binding("k", ours=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Binding("k", bound_here=True, creating=False)
 
 
 async def test_a_binding_is_kept_while_its_job_may_still_be_created(requests: Requests) -> None:

@@ -89,7 +89,7 @@ async def test_jobs_past_their_deadline_end_and_notify_their_waiters(store: Stor
     (message,) = await inbox.read()
     assert (message.kind, message.body) == ("result", {"session_id": "s", "request_key": "t:r", "job_id": "j"})
     assert await Slots(store).held("n") == {}
-    assert (await Requests(store).bind("t:r", "k", "a/1")).ours
+    assert (await Requests(store).bind("t:r", "k", "a/1")).bound_here
     assert (await got(jobs, "just-late")).state == "DISPATCHED"
     assert await tend(store) == UpkeepCounts()
 

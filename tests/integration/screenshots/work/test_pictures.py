@@ -45,7 +45,7 @@ def ends(ahead: Pictures, context: Context) -> None:
     ahead._keep_s = 0.05
     ahead.make_ahead(context)
     wait_until(lambda: ahead._thread is None, 60, "the thread ended")
-    assert ahead._made == {}
+    assert ahead._ready == {}
 
 
 def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, hand: Hand, rendered: list[str]) -> None:
@@ -55,7 +55,7 @@ def test_pictures_of_waiting_shards_are_made_once_and_used(context: Context, han
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
     waiting = files_of(context, shots[2:])
-    wait_until(lambda: len(ahead._made) == 3, 60, "three pictures")
+    wait_until(lambda: len(ahead._ready) == 3, 60, "three pictures")
     assert sorted(rendered) == sorted(waiting), "without the claimed shard's pictures"
     path = files.path_of(context.settings, waiting[0].rpartition("/")[2])
     assert ahead.take(path) == jpeg_of(path)
@@ -70,13 +70,13 @@ def test_pictures_of_deleted_or_analysed_frames_are_dropped(context: Context, ha
     analysis.claim(context, batch)
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
-    wait_until(lambda: len(ahead._made) == 5, 60, "five pictures")
+    wait_until(lambda: len(ahead._ready) == 5, 60, "five pictures")
     deleted = files_of(context, shots)[4]
     files.discard(context.settings, [deleted.rpartition("/")[2]])
     assert shard.claim(context, batch, ME) is not None
     ahead.make_ahead(context)
     remaining = sorted(files_of(context, shots[2:4]))
-    wait_until(lambda: sorted(map(str, ahead._made)) == remaining, 60, "two pictures")
+    wait_until(lambda: sorted(map(str, ahead._ready)) == remaining, 60, "two pictures")
     with pytest.raises(UnitError, match="does not exist"):
         ahead.take(files.path_of(context.settings, deleted.rpartition("/")[2]))
     ends(ahead, context)
