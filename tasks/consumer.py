@@ -35,14 +35,14 @@ class GateConsumer(RefusingConsumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._left: dict[str, _Leave] = {}
+        self._leaves: dict[str, _Leave] = {}
         """Queues that this worker has left, by name."""
 
     def loop_args(self) -> Any:
         """Leave closed queues before the first message. Celery calls this at the start and after each reconnect."""
         for queue in list(self.task_consumer.queues):
             if gate_of(queue.name) is not None:
-                self.look_at(queue.name)
+                self.follow_gate(queue.name)
         return super().loop_args()
 
     def admits(self, request: Any) -> bool:
@@ -73,22 +73,22 @@ class GateConsumer(RefusingConsumer):
 
     def _stay_away(self, queue: str, wait_s: float, reason: str) -> None:
         """Check the gate again after `wait_s` seconds at most, because a wake-up may get lost."""
-        leave = self._left.get(queue)
+        leave = self._leaves.get(queue)
         if leave is not None:
             leave.timer.cancel()
         paused = reason in LASTING
         if paused and not (leave and leave.paused):
             log.info("queue.paused", queue=queue, by=reason)
         wait_s = min(wait_s, LONGEST_LEAVE_S) + 0.001
-        act = self.look_at if paused else self._return
-        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, act, (queue,)), paused, reason)
+        act = self.follow_gate if paused else self._return
+        self._leaves[queue] = _Leave(wait_s, self.timer.call_after(wait_s, act, (queue,)), paused, reason)
         self._read_in_turns()
 
-    def look_at(self, queue: str) -> None:
+    def follow_gate(self, queue: str) -> None:
         """Check a queue's gate without a message or an admission: return to the queue if the gate is open, else leave
         it. Ignores queues of other workers."""
         consumer = self.task_consumer
-        if queue not in self._left and not (consumer and _has(consumer, queue)):
+        if queue not in self._leaves and not (consumer and _has(consumer, queue)):
             return  # a queue of other workers
         gate = gate_of(queue)
         try:
@@ -111,14 +111,14 @@ class GateConsumer(RefusingConsumer):
         """The queues that this worker consumes, including queues whose limits it waits for."""
         consumed = {queue.name: queue for queue in self.task_consumer.queues} if self.task_consumer else {}
         known = self.app.amqp.queues
-        held_up = {name: known[name] for name, leave in self._left.items() if not leave.paused and name in known}
+        held_up = {name: known[name] for name, leave in self._leaves.items() if not leave.paused and name in known}
         return iter((consumed | held_up).values())
 
-    def why_not(self) -> dict[str, str]:
+    def waiting_reasons(self) -> dict[str, str]:
         """Return, for each queue that this worker has left, in words why its gate is closed or full, and for how
         long."""
         reasons = {}
-        for queue, leave in self._left.items():
+        for queue, leave in self._leaves.items():
             gate = gate_of(queue)
             closed = gate.inspect().closed if gate else None
             by, left_s, reason = closed or (leave.reason, leave.wait_s, "")
@@ -134,11 +134,11 @@ class GateConsumer(RefusingConsumer):
         """
         consuming = self.task_consumer.consuming_from
         self.wait_at_most(
-            min((leave.wait_s for queue, leave in self._left.items() if not consuming(queue)), default=None)
+            min((leave.wait_s for queue, leave in self._leaves.items() if not consuming(queue)), default=None)
         )
 
     def _return(self, queue: str) -> None:
-        leave = self._left.pop(queue, None)
+        leave = self._leaves.pop(queue, None)
         if leave is None:
             return
         leave.timer.cancel()

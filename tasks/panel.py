@@ -16,12 +16,12 @@ def _active_queues(state: Any, **_: Any) -> Any:
 @inspect_command(name="gates")
 def _gates(state: Any, **_: Any) -> Any:
     """In words, by queue: why a worker takes no messages from some of its queues."""
-    return state.consumer.why_not()
+    return state.consumer.waiting_reasons()
 
 
 @control_command(name=LOOK_AT_GATES, variadic="queues", signature="[N1 [N2 [N…]]]")
 def _look_at_gates(state: Any, queues: list[str], **_: Any) -> Any:
     """Stop consuming these queues where their gates are closed; resume where they are open."""
     for queue in queues:
-        state.consumer.look_at(queue)
+        state.consumer.follow_gate(queue)
     return ok("looked")

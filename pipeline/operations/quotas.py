@@ -102,7 +102,7 @@ class AtOnce:
 
     most: int
     each: int
-    what: str
+    noun: str
     _open: Counter[str] = field(default_factory=Counter)
     _lock: Lock = field(default_factory=Lock)
 
@@ -118,10 +118,10 @@ class AtOnce:
         with self._lock:
             if self._open[caller] >= self.each:
                 raise TooManyAtOnce(
-                    f"{self.each} {self.what} of yours run already: wait for one", code="too_many_requests"
+                    f"{self.each} {self.noun} of yours run already: wait for one", code="too_many_requests"
                 )
             if self._open.total() >= self.most:
-                raise TooManyAtOnce(f"too many {self.what} at the same time: try again in a moment", code="busy")
+                raise TooManyAtOnce(f"too many {self.noun} at the same time: try again in a moment", code="busy")
             self._open[caller] += 1
         try:
             yield

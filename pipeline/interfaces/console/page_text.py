@@ -27,11 +27,11 @@ class Section:
     id: str
     kind: str
     html: Markup
-    said: str
+    label: str
     """Its first words, for screen readers."""
     box: tuple[float, float, float, float] | None = None
     depth: int = 0
-    found: bool = False
+    matches: bool = False
     """The section has searched words."""
 
     @property
@@ -80,7 +80,7 @@ def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, ca
             _first_words(block),
             _box(block),
             min(int(block.get("depth", 0)), 6),
-            found=bool(words and fusion.spots(str(block["text"])[:MOST_MARKED], words)),
+            matches=bool(words and fusion.spots(str(block["text"])[:MOST_MARKED], words)),
         )
         for place, (block, part) in enumerate(zip(blocks, shown.parts, strict=True))
     ]

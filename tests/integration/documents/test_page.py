@@ -11,7 +11,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.documents import queries, service
 from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
+from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
@@ -352,7 +352,7 @@ def test_a_paused_document_stores_results_under_way_and_stays_paused(context: Co
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
     with context.db.transaction() as session:
-        DOCUMENT.move(session, DOCUMENTS, "pause", **FREE)  # type: ignore[arg-type]
+        DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE, **FREE)
     worker.settle(good(unit))
     assert counters(context, document_id)[:3] == (D.PAUSED, 1, 0)
 

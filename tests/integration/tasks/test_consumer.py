@@ -178,7 +178,7 @@ def test_a_closed_queue_is_not_consumed_from_after_a_start_or_a_reconnect(
     _send(app, range(1, 2), OTHER)
     wait_until(lambda: _worked(context.redis, OTHER) == [0, 1], WITHIN_S, "the worker has reconnected")
     assert refused == []
-    assert running.consumer.why_not() == {GATED: "operator: the key is exchanged"}
+    assert running.consumer.waiting_reasons() == {GATED: "operator: the key is exchanged"}
     assert [queue.name for queue in running.consumer.consumed()] == [OTHER]
     queue_control.resume(context, GATED)
     wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "the resumed queue is consumed")
@@ -218,11 +218,11 @@ def test_a_worker_without_the_broadcast_stops_at_a_refusal_and_returns_after_a_c
 def _wait_for_checks(consumer: Any, count: int) -> None:
     """Wait until the consumer has checked its gates `count` times from now on."""
     checks: list[str] = []
-    look_at = consumer.look_at
+    follow_gate = consumer.follow_gate
 
     def counted(queue: str) -> None:
-        look_at(queue)
+        follow_gate(queue)
         checks.append(queue)
 
-    consumer.look_at = counted
+    consumer.follow_gate = counted
     wait_until(lambda: len(checks) >= count, WITHIN_S, "the consumer checks the gate of the queue that it left")
