@@ -1,7 +1,6 @@
 """Snapshots of nodes, by which every instance knows the nodes of all other instances."""
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
@@ -11,8 +10,6 @@ from pipeline.nodes.state.sender import Command
 from pipeline.nodes.state.store import Store
 
 _CAPABILITIES = frozenset(Capability)
-_WRITES_PER_TTL = 3
-"""How often an unchanged snapshot is written again within the life of a presence."""
 
 
 @dataclass(frozen=True)
@@ -58,40 +55,27 @@ class DisconnectedNode:
 
 
 class Snapshots:
-    """The snapshots of all nodes. Writes changed and ageing ones, and reads only those whose digest changed."""
+    """The snapshots of all nodes. Reads only those whose digest changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = store.keys
         self._settings = store.settings.node_snapshot
         self._ttl_ms = int(self._settings.presence_ttl_seconds * 1000)
-        self._written: dict[str, tuple[NodeState, float]] = {}
-        """By node: the last written state without `last_seen_ms`, and when it was written."""
         self._known: dict[str, tuple[str, NodeState]] = {}
         """By node: the digest and the state of the last snapshot read."""
 
     async def put(self, nodes: Sequence[NodeState]) -> None:
-        """Announce these nodes of this instance as present for the next `presence_ttl_seconds`. Writes only those that
-        changed, or were not written for a third of that time."""
+        """Write the snapshots of these nodes, which are present for the next `presence_ttl_seconds`."""
         if not nodes:
-            self._written.clear()
             return
-        now = time.monotonic()
-        bare = {node.node_id: replace(node, last_seen_ms=0, latency_ms=dict(node.latency_ms)) for node in nodes}
-        listed = await self._store.do("SADD", self._keys.nodes, *bare)
-        if listed > len(bare.keys() - self._written.keys()):
-            # Redis lost its data, or upkeep removed a node that is back: write every snapshot again.
-            self._written.clear()
-        oldest = now - self._ttl_ms / 1000 / _WRITES_PER_TTL
-        known = {name: state for name, (state, at) in self._written.items() if at > oldest and name in bare}
-        unexpired = {name: self._written[name] for name in known}
-        due = [node for node in nodes if known.get(node.node_id) != bare[node.node_id]]
-        if due:
-            seen = [part for node in due for part in (node.last_seen_ms, node.node_id)]
-            commands: list[Command] = [("ZADD", self._keys.nodes_last_seen, "GT", *seen)]
-            commands += [part for node in due for part in self._write(node, bare[node.node_id].pack())]
-            await self._store.batch(commands, "snapshot_put")
-        self._written = unexpired | {node.node_id: (bare[node.node_id], now) for node in due}
+        seen = [part for node in nodes for part in (node.last_seen_ms, node.node_id)]
+        commands: list[Command] = [
+            ("SADD", self._keys.nodes, *(node.node_id for node in nodes)),
+            ("ZADD", self._keys.nodes_last_seen, "GT", *seen),
+        ]
+        commands += [part for node in nodes for part in self._write(node, replace(node, last_seen_ms=0).pack())]
+        await self._store.batch(commands, "snapshot_put")
 
     def _write(self, node: NodeState, raw: bytes) -> list[Command]:
         keys, name = self._keys, node.node_id
@@ -105,7 +89,6 @@ class Snapshots:
 
     async def remove(self, node_id: str, instance_id: str = "") -> bool:
         """End the node's presence, with `instance_id` only if that instance announced it. Returns whether it did."""
-        self._written.pop(node_id, None)
         return bool(await self._store.run("node_gone", [self._keys.node_presence(node_id)], [instance_id]))
 
     async def all(self) -> list[NodeState]:

@@ -75,7 +75,6 @@ class Session:
         }
         names |= {f"{_STATE}.{name}.uuid4": self._uuid for name in ("slots", "inbox", "upkeep")}
         names |= {
-            f"{_STATE}.snapshots.time": clock,
             f"{_STATE}.store.connect_async": self._connect,
             f"{_GATEWAY}.intake.uuid4": self._uuid,
             f"{_GATEWAY}.background.log": log,

@@ -258,7 +258,7 @@ def resume(request: Request, caller: ByCaller, queue: Word) -> Response:
 def change(request: Request, caller: ByCaller, key: Word, new: Annotated[Change, Form()]) -> Response:
     """Change a live setting of the queue or its provider, for every worker."""
     value: Any = live_settings.change_setting.by(caller, key, new.value, reason=new.reason)
-    return done(request, f"{key} is {value if value != '' else 'no limit'} on every worker now.")
+    return done(request, f"{key} is {value if value != '' else 'no limit'}, on every worker within two seconds.")
 
 
 @router.post("/settings/{key}/reset", dependencies=admin)

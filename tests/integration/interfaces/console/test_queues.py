@@ -115,7 +115,7 @@ def test_limits_are_changed_with_an_author_and_reset_to_the_configured_value(api
     assert "Limits of all queues of openai" in shown
     assert "as configured" in shown
     key = f"{QUEUES}/settings/provider.openai.limits"
-    assert "is 9/min on every worker now" in press(api, key, value=" 9/min ", reason="a better plan")
+    assert "is 9/min, on every worker within two seconds" in press(api, key, value=" 9/min ", reason="a better plan")
     assert control.queue("vision.openai").limits[0].limit == "9/min"
     shown = words(page(api, QUEUE))
     assert "“a better plan” · configured: 3/min, 5000 tokens/min" in shown

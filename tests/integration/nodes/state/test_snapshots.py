@@ -60,25 +60,24 @@ async def test_changed_snapshots_are_read(snapshots: Snapshots, store: Store) ->
     assert (node.used, node.latency_ms, node.last_seen_ms) == (0, {"text": 2.0}, 99)
 
 
-async def test_a_thousand_nodes_are_a_handful_of_commands_and_fewer_if_nothing_changes(
+async def test_a_thousand_nodes_are_a_handful_of_commands_and_fewer_if_little_changes(
     snapshots: Snapshots, store: Store
 ) -> None:
     nodes = [replace(NODE, node_id=f"n{number:04}") for number in range(1000)]
     await snapshots.put(nodes)
-    assert store.ops == {("sadd", "ok"): 1, ("snapshot_put", "ok"): 1}
+    assert store.ops == {("snapshot_put", "ok"): 1}
     reader = Snapshots(store)
     assert await reader.all() == nodes
     assert store.ops["smembers", "ok"] == 1
     assert store.ops["mget", "ok"] == 2
     store.ops.clear()
     nodes[7] = replace(nodes[7], used=0)
-    await snapshots.put(nodes)
+    await snapshots.put(nodes[7:8])
     assert await reader.all() == nodes
-    assert store.ops == {("sadd", "ok"): 1, ("snapshot_put", "ok"): 1, ("smembers", "ok"): 1, ("mget", "ok"): 2}
+    assert store.ops == {("snapshot_put", "ok"): 1, ("smembers", "ok"): 1, ("mget", "ok"): 2}
     store.ops.clear()
-    await snapshots.put(nodes)
     assert await reader.all() == nodes
-    assert store.ops == {("sadd", "ok"): 1, ("smembers", "ok"): 1, ("mget", "ok"): 1}
+    assert store.ops == {("smembers", "ok"): 1, ("mget", "ok"): 1}
 
 
 async def test_a_removed_node_is_not_present_but_still_listed(snapshots: Snapshots, store: Store) -> None:
@@ -110,8 +109,6 @@ async def test_nodes_are_written_anew_after_redis_was_emptied(
     empty()
     assert (await reader.all(), await reader.listed()) == ([], [])
     await snapshots.put([NODE])
-    assert await reader.all() == [NODE]
-    await snapshots.put([])
     assert await reader.all() == [NODE]
 
 
