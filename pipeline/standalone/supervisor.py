@@ -20,7 +20,7 @@ from pipeline.process import new_context
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.demand import log_file
-from pipeline.standalone.locks import FileLock, users_lock
+from pipeline.standalone.locks import FileLock, is_supervised, users_lock
 from pipeline.standalone.processes import Child, children, end, kill, readers, server_module
 from pipeline.standalone.program import Started, load
 from pipeline.storage import installation
@@ -62,7 +62,7 @@ def ask_for_restart(settings: Settings) -> bool:
 
     Returns False without a supervisor: restart the workers by the command that started them.
     """
-    if read_info(settings) is None:
+    if not is_supervised(settings):
         return False
     _restart_path(settings).touch(mode=0o600)
     return True

@@ -16,7 +16,8 @@ from pipeline.interfaces.http.fields import CLEAN, Line
 from pipeline.operations import providers
 from pipeline.operations.providers import FAIL, ProviderForm, prices_of
 from pipeline.settings import config_path
-from pipeline.standalone.supervisor import ask_for_restart, read_info
+from pipeline.standalone.locks import is_supervised
+from pipeline.standalone.supervisor import ask_for_restart
 
 router = APIRouter(prefix="/console/settings/providers", include_in_schema=False, dependencies=seeing)
 ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
@@ -48,7 +49,7 @@ def list_providers(request: Request, caller: ByCaller) -> HTMLResponse:
         providers=configured,
         prices_of=prices_of,
         file=config_path(),
-        restarts=read_info(settings) is not None,
+        restarts=is_supervised(settings),
         waits=any(provider.needs_restart for provider in configured),
         default=settings.provider,
     )
