@@ -36,7 +36,7 @@ def session() -> Iterator[Session]:
         yield opened
 
 
-def test_seeds_that_once_failed_hold_and_give_the_same_run_whatever_ran_before(session: Session) -> None:
+def test_seeds_that_once_failed_hold_and_repeat_exactly(session: Session) -> None:
     first, *others = KEPT
     runs = []
     for seed in (first, *others, first):

@@ -125,7 +125,7 @@ def test_a_missing_page_is_marked_visibly_with_its_reason_in_one_line() -> None:
         ("<!-- Page 9 -->", r"\<!-- Page 9 -->"),
     ],
 )
-def test_what_a_service_says_of_its_error_is_text_and_nothing_else(error: str, written: str) -> None:
+def test_a_services_error_message_is_escaped_in_the_result(error: str, written: str) -> None:
     gap = page(1, "", PageStatus.FAILED, error=error)
     assert merge_markdown([gap]) == f"<!-- Page 1 -->\n\n> **[Page 1 is missing: {written}]**\n"
 

@@ -74,7 +74,7 @@ def test_a_cell_over_two_columns_counts_for_two() -> None:
         [f"{HEAD}\n| Nut | 1 |"],
     ],
 )
-def test_what_is_not_one_table_stays_apart(pages: list[str]) -> None:
+def test_separate_tables_stay_separate(pages: list[str]) -> None:
     assert join_tables(pages, [None] * len(pages)) == pages
 
 

@@ -150,7 +150,7 @@ def test_it_yields_to_others_that_wait_but_not_before_the_change_is_worth_it() -
     assert work.claimed == set()
 
 
-def test_it_yields_when_others_come_while_it_works() -> None:
+def test_a_hop_yields_when_other_messages_arrive() -> None:
     work: FakeWork = FakeWork(MANY, lambda _: 0.01, others=lambda: work.now >= 1000.5)
     assert work.hop(10.0).more
     assert 0.5 <= work.now - 1000 < 2.0
@@ -166,7 +166,7 @@ costs = st.one_of(st.just(0.0), st.floats(min_value=0, max_value=100), st.sample
     st.integers(1, 300),
     st.lists(st.booleans(), min_size=1),
 )
-def test_every_unit_is_performed_exactly_once_whatever_the_costs(
+def test_every_unit_is_performed_exactly_once_at_any_costs(
     unit_costs: list[float], quantum_s: float, batch: int, interruptions: list[bool]
 ) -> None:
     answers = iter(interruptions * 1000)

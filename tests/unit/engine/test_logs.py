@@ -118,7 +118,7 @@ def test_chatty_libraries_are_quiet(written: Written) -> None:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_exception_is_shown_with_where_it_came_from_but_no_local_variables(written: Written, as_json: bool) -> None:
+def test_an_exception_is_logged_with_its_traceback_and_without_local_variables(written: Written, as_json: bool) -> None:
     configure("INFO", as_json=as_json)
 
     def fails(secret: str) -> None:
@@ -141,7 +141,7 @@ def test_configuring_twice_writes_each_event_once(written: Written) -> None:
     assert len(written.events()) == 1
 
 
-def test_what_strangers_wrote_is_quoted_and_begins_no_line(written: Written) -> None:
+def test_foreign_text_in_logs_is_quoted_and_starts_no_line(written: Written) -> None:
     configure("INFO", as_json=False)
     hostile = "a\x1b[2J\x9b\u202e\n2026-01-01T00:00:00Z [info     ] forged"
     structlog.get_logger("a").info(hostile, **{"x": hostile, hostile: [hostile]})

@@ -39,7 +39,7 @@ def test_a_folder_that_was_open_is_shut(folder: Path) -> None:
     assert privacy.close(folder)
 
 
-def test_what_is_not_there_needs_nothing(tmp_path: Path) -> None:
+def test_a_missing_folder_needs_no_closing(tmp_path: Path) -> None:
     assert privacy.close(tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -66,7 +66,7 @@ def test_home_and_links_stay_as_they_are(folder: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_another_user_s_folder_stays_as_it_is(folder: Path) -> None:
+def test_another_users_folder_is_left_alone(folder: Path) -> None:
     os.chown(folder, NOBODY, NOBODY)
     assert not privacy.close(folder)
     assert mode(folder) == 0o755

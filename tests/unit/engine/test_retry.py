@@ -27,7 +27,7 @@ def test_there_is_one_attempt_more_than_there_are_waits() -> None:
     assert Policy(()).max_attempts == 1
 
 
-def test_every_wait_of_the_table_is_used_in_turn_and_then_it_gives_up() -> None:
+def test_retries_use_the_tables_waits_in_turn_and_then_give_up() -> None:
     decisions = [decide(error(ErrorKind.TRANSIENT), attempt, NOW, EXACT) for attempt in (1, 2, 3, 4, 5)]
     assert decisions == [RetryAt(after(5)), RetryAt(after(15)), RetryAt(after(60)), GiveUp(), GiveUp()]
 

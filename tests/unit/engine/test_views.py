@@ -35,7 +35,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROW = SimpleNamespace(id=1, number=6, word="failed", tags='["a"]', report=None, created_at=NOW, unasked="x")
 
 
-def test_a_row_becomes_a_view_whose_types_say_how_columns_are_read() -> None:
+def test_a_row_becomes_a_view_by_the_types_of_its_fields() -> None:
     assert view_of(Sample, ROW) == Sample(1, Number.DONE, Word.FAILED, ["a"], None, NOW)
 
 
@@ -44,7 +44,7 @@ def test_json_columns_may_be_empty_and_values_that_are_read_already_stay() -> No
     assert (view_of(Sample, row).tags, view_of(Sample, row).report) == (["b"], {"seen": 1})
 
 
-def test_what_is_given_wins_over_the_row() -> None:
+def test_given_values_win_over_the_row() -> None:
     assert view_of(Sample, ROW, id=2, path=Path("x")) == Sample(
         2, Number.DONE, Word.FAILED, ["a"], None, NOW, Path("x")
     )

@@ -87,7 +87,7 @@ def test_pages_that_take_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert shown.bars["a"].waits == "slow: page 7 since 1 min 35 s, page 3 since 40 s"
 
 
-def test_what_went_wrong_with_the_pages_is_said_before_the_pages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_its_own_pages_are_shown_before_the_pages_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "4 pages tried again: the reply is not JSON"
     monkeypatch.setattr(operations, "load_beside", lambda *_: Load(2, 1200))
     monkeypatch.setattr(operations, "retries", lambda *_: {"a": Reason(Kind.RETRY, words)})

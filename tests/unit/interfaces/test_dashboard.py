@@ -34,7 +34,7 @@ def test_a_socket_has_no_address() -> None:
 
 @pytest.mark.parametrize("login", [None, "", "name", "name:", ":password", "name:password,other:"])
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "", "192.0.2.7", "flower.example"])
-def test_elsewhere_it_does_not_start_without_a_login(
+def test_the_dashboard_refuses_other_addresses_without_a_login(
     address: str, login: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if login is not None:
@@ -48,7 +48,7 @@ def test_elsewhere_it_does_not_start_without_a_login(
     assert flower_arguments([])[-1] == f"--address={address}"
 
 
-def test_what_its_own_file_says_counts(tmp_path: Path) -> None:
+def test_the_dashboards_own_file_counts(tmp_path: Path) -> None:
     conf = tmp_path / "flower.py"
     conf.write_text('address = "0.0.0.0"\n')
     with pytest.raises(UserError, match=r"on 0\.0\.0\.0 without a login"):

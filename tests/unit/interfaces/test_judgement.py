@@ -192,7 +192,7 @@ def test_a_manifest_with_invalid_results_counts_as_foreign(folder: Folder, lie: 
 
 
 @pytest.mark.parametrize("lie", [{"sha256": ["a"]}, {"source": None, "source_sha256": ""}, {"options": ["pages"]}])
-def test_record_of_other_types_is_none(folder: Folder, lie: dict[str, Any]) -> None:
+def test_a_record_with_wrong_types_is_ignored(folder: Folder, lie: dict[str, Any]) -> None:
     folder.make()
     manifest = json.loads(manifest_path(folder.result).read_text())
     manifest["results"]["a.md"] |= lie

@@ -44,7 +44,7 @@ def on_a_terminal(*printed: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_stranger_s_text_is_shown_as_it_is_whatever_stands_around_it(text: str) -> None:
+def test_escaped_text_is_shown_literally_within_any_markup(text: str) -> None:
     for before, after in (("", ""), ("[bold]", "[/bold]"), ("", "[red]x[/red]"), ("a [dim]", "[/dim][bold]b[/bold]")):
         around = [marked(part).plain for part in (before, after)]
         shown = marked(before + escape(text) + after)
@@ -101,7 +101,7 @@ def test_json_is_valid_and_harmless(capsys: pytest.CaptureFixture[str]) -> None:
     assert printable(written) == written
 
 
-def test_a_result_is_written_as_it_is_to_a_program_and_printable_to_a_terminal(
+def test_a_result_is_written_unchanged_to_a_program_and_printable_to_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_text(HOSTILE)

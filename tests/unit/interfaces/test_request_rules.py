@@ -163,7 +163,7 @@ def test_all_routes_are_seen() -> None:
 
 
 @pytest.mark.parametrize("model", FORMS, ids=lambda model: model.__name__)
-def test_what_comes_in_forms_is_bounded_and_clean(model: type[BaseModel]) -> None:
+def test_every_input_of_a_form_is_bounded_and_clean(model: type[BaseModel]) -> None:
     assert not check(model.__pydantic_core_schema__, model.__name__)
 
 

@@ -41,7 +41,7 @@ def test_default_is_the_name_in_the_current_folder() -> None:
     assert paths("", "scan.of.page.PNG", "in/report.pdf") == ["scan.of.page.PNG.md", "report.md"]
 
 
-def test_output_is_a_file_unless_it_looks_like_a_folder() -> None:
+def test_the_output_is_a_file_unless_its_name_is_a_folders() -> None:
     make("a.pdf", "there/x")
     assert paths("new/name.txt", "a.pdf") == ["new/name.txt"]
     assert paths("new/", "a.pdf") == ["new/a.md"]
@@ -84,7 +84,7 @@ def test_two_inputs_with_one_result_are_refused() -> None:
         assert caught.value.code == "usage"
 
 
-def test_name_of_a_file_is_no_folder_for_several_results() -> None:
+def test_several_results_need_a_folder_and_not_a_files_name() -> None:
     make("a.pdf", "b.pdf", "in/c.pdf")
     for inputs in (("a.pdf", "b.pdf"), ("in",)):
         assert refusal("out.md", *inputs) == "usage"

@@ -38,7 +38,7 @@ def test_a_moment_may_be_given_in_words(words: str, iso: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["soon", "2x", "-3d", "99999999999999w", "2026-13-01", "0001-01-01", "d"])
-def test_what_is_no_moment_is_refused(words: str) -> None:
+def test_an_invalid_moment_is_refused(words: str) -> None:
     if words == "0001-01-01":
         assert moment(words, ZoneInfo("UTC")) is not None
         words = "0001-01-01T00:00+14:00"

@@ -40,7 +40,7 @@ def test_vector_text_names_song_and_findings_and_is_empty_where_the_model_says_n
     assert vector_text(empty, SONG) == ""
 
 
-def test_only_songs_with_text_are_embedded_and_their_ids_say_whose_vector_is_whose() -> None:
+def test_only_songs_with_text_are_embedded_in_the_order_of_their_ids() -> None:
     assert to_embed({1: "a", 2: "", 3: "c", 4: "  "}) == ([1, 3], ["a", "c"])
 
 

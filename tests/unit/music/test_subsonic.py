@@ -127,7 +127,7 @@ def test_a_page_larger_than_asked_for_comes_in_portions(make: Any):
 
 
 @pytest.mark.parametrize("count", [True, -1, 10**30, "5", 1.5, None])
-def test_a_count_that_cannot_be_true_is_none(make: Any, count: object):
+def test_an_impossible_count_is_ignored(make: Any, count: object):
     assert make("getScanStatus", says(scanStatus={"count": count, "lastScan": "x" * 10_000})).count() is None
 
 

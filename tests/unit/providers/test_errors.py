@@ -188,7 +188,7 @@ def test_durations_are_read_in_every_form_that_providers_use(text: str, seconds:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 minutes", "s", None, {"seconds": 3}])
-def test_what_is_no_duration_is_none(text: object) -> None:
+def test_an_invalid_duration_is_none(text: object) -> None:
     assert duration_s(text) is None
 
 
@@ -232,7 +232,7 @@ def test_a_key_cut_off_at_the_end_of_a_long_message_does_not_show_its_beginning(
     assert odd_key[:8] not in str(from_reply(400, {}, body, target, NOW))
 
 
-def test_a_refused_key_repeats_nothing_that_was_said_of_it() -> None:
+def test_the_error_of_a_refused_key_contains_nothing_of_the_key() -> None:
     assert "sk-ve" not in str(error(401, {"error": {"message": "Incorrect API key provided: sk-ve***789"}}))
 
 

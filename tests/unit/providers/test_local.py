@@ -232,7 +232,7 @@ def test_the_readable_share_counts_legible_characters(text, share):
     assert text_layer.readable_share(text) == share
 
 
-def test_pictures_are_recognised_whatever_their_format(converter, tmp_path, fake_ocr):
+def test_pictures_of_every_format_are_recognised(converter, tmp_path, fake_ocr):
     for name in ("a.png", "a.jpg", "a.webp"):
         picture_of(["x"]).save(tmp_path / name)
         assert convert(converter, tmp_path / name).text == "seen words"
@@ -254,7 +254,7 @@ def test_page_that_is_not_there_is_a_permanent_error(converter, tmp_path, number
         assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, "no_page")
 
 
-def test_what_cannot_be_opened_says_why(converter, tmp_path):
+def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(converter, tmp_path):
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 and nothing else")
     (tmp_path / "text.pdf").write_bytes(b"just words")
     expected = {

@@ -167,7 +167,7 @@ def test_a_service_answers_prompts_pictures_and_texts(server: ProviderServer, se
     assert server.records[-1].prompt == PAGE_PROMPT
 
 
-def test_a_page_that_was_cut_off_comes_back_since_it_was_paid_for(
+def test_a_truncated_page_is_returned_because_it_was_paid_for(
     server: ProviderServer, service: ProviderExecutor
 ) -> None:
     server.push(Fault(kind="truncated", text="# Half"))
@@ -175,7 +175,7 @@ def test_a_page_that_was_cut_off_comes_back_since_it_was_paid_for(
     assert (page["text"], page["truncated"]) == ("# Half", True)
 
 
-def test_only_models_that_it_offers_are_used(server: ProviderServer) -> None:
+def test_an_executor_uses_only_the_models_that_it_offers(server: ProviderServer) -> None:
     executor = of_service(server, models=["big", "small"], capabilities=[TEXT])
     assert [(offer.capability, offer.models) for offer in executor.offers] == [(TEXT, ("big", "small"))]
     for model, used in (("", "big"), ("small", "small")):
@@ -195,7 +195,7 @@ def test_a_star_offers_any_model(server: ProviderServer) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_only_this_node_cannot_do_is_left_to_another(
+def test_a_failure_of_this_node_alone_leaves_the_job_to_another_node(
     server: ProviderServer, service: ProviderExecutor, status: int
 ) -> None:
     server.push(Fault(status=status))
@@ -223,7 +223,7 @@ def test_errors_of_the_service_keep_their_kind_and_wait(server: ProviderServer, 
         (PAGE, (b"%PDF-1.4 no picture",), {"number": 1}, "bad_image"),
     ],
 )
-def test_a_job_that_is_not_as_it_should_be_is_a_permanent_error_that_quotes_none_of_it(
+def test_an_invalid_job_is_a_permanent_error_that_quotes_nothing_of_it(
     server: ProviderServer,
     service: ProviderExecutor,
     capability: Capability,
@@ -258,7 +258,7 @@ def test_a_node_does_not_pass_its_jobs_on_to_nodes() -> None:
         ("local", {"capabilities": [TEXT]}, "usage"),
     ],
 )
-def test_what_cannot_be_offered_is_said_at_the_start(provider: str, options: dict[str, Any], code: str) -> None:
+def test_an_impossible_offer_is_refused_at_the_start(provider: str, options: dict[str, Any], code: str) -> None:
     settings = Settings(providers={"bare": ProviderProfile()})
     with pytest.raises(UserError) as caught:
         ProviderExecutor(settings, provider, **options)

@@ -27,7 +27,7 @@ def test_json_is_read_bare_or_in_a_fence(reply: str) -> None:
     ("reply", "says"),
     [("", "not JSON"), ("sure: {}", "not JSON"), ("[" * 100_000, "JSON|deeply"), (" " * 1_000_001, "characters")],
 )
-def test_what_is_not_json_says_why(reply: str, says: str) -> None:
+def test_a_reply_without_valid_json_is_refused_with_the_reason(reply: str, says: str) -> None:
     with pytest.raises(BadReply, match=says):
         as_json(reply)
 
@@ -41,7 +41,7 @@ def test_problems_are_named_by_their_place_and_only_the_first_five() -> None:
         as_model(Things, {"things": [{}] * 8})
 
 
-def test_valid_items_are_kept_whatever_the_others_are() -> None:
+def test_valid_items_are_kept_beside_invalid_ones() -> None:
     assert [thing.name for thing in valid(Thing, [{"name": "a"}, {}, 5, None, {"name": "b"}])] == ["a", "b"]
 
 

@@ -40,12 +40,12 @@ def _row(*statuses: str) -> list[tuple[str, float, float]]:
         ["transient", "transient", "permanent", "transient"],
     ],
 )
-def test_fewer_failures_than_it_takes_or_not_in_a_row_open_nothing(statuses: list[str]) -> None:
+def test_too_few_failures_or_failures_apart_leave_the_breaker_closed(statuses: list[str]) -> None:
     assert _opening(*_row(*statuses)) is None
 
 
 @pytest.mark.parametrize("before", [[], ["ok"], ["permanent"], ["transient"]])
-def test_as_many_failures_in_a_row_as_it_takes_open_for_the_cool_down(before: list[str]) -> None:
+def test_enough_failures_in_a_row_open_the_breaker_for_its_cool_down(before: list[str]) -> None:
     assert _opening(*_row("transient", "transient", "transient", *before)) == THREE_FAILED
 
 

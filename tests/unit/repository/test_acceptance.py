@@ -92,7 +92,7 @@ def test_contradictory_variables_are_refused_with_the_needed_one(
         named_redis.check()
 
 
-def test_what_the_tests_run_on_is_said_without_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_about_the_tests_servers_shows_no_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(named_redis, "NAMED", True)
     monkeypatch.setattr(named_redis, "ON_CLUSTER", False)
     monkeypatch.setattr(named_redis, "URL", "sentinel://:hidden@a,b/3?master=m&sentinel_password=other")

@@ -54,6 +54,6 @@ def test_the_locks_have_all_requirements_of_the_project() -> None:
     assert "mutagen" not in pins(text_of(LOCKS[0])), "its licence is the GPL, so it must be optional"
 
 
-def test_what_builds_penstock_is_locked_too() -> None:
+def test_build_requirements_are_locked_too() -> None:
     build = tomllib.loads(text_of("pyproject.toml"))["build-system"]["requires"]
     assert {canonical(re.split(r"[<>=]", requirement)[0]) for requirement in build} <= pins(text_of(LOCKS[0])).keys()

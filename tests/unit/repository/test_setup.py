@@ -87,9 +87,7 @@ def test_uv_installs_everything_and_pip_only_uv_by_its_hash(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fails_at", ["pip", "uv"])
-def test_pip_installs_the_same_where_uv_does_not_work_and_says_that_it_takes_longer(
-    tmp_path: Path, fails_at: str
-) -> None:
+def test_pip_installs_the_same_where_uv_fails_and_warns_that_it_takes_longer(tmp_path: Path, fails_at: str) -> None:
     run = Run(tmp_path, fails_at)
     assert run.exit_code == 0
     assert run.installed_by("pip") == [LOCKED, PROJECT]
@@ -98,7 +96,7 @@ def test_pip_installs_the_same_where_uv_does_not_work_and_says_that_it_takes_lon
     assert "Collecting numpy" in run.output, "the output shows no progress"
 
 
-def test_uv_is_not_asked_for_when_the_caller_wants_pip(tmp_path: Path) -> None:
+def test_uv_is_not_installed_when_the_caller_wants_pip(tmp_path: Path) -> None:
     run = Run(tmp_path, INSTALLER="pip")
     assert run.exit_code == 0
     assert [call[0] for call in run.calls] == ["pip", "pip"]
@@ -112,7 +110,7 @@ def test_an_unknown_installer_is_refused_before_anything_is_installed(tmp_path: 
     assert run.calls == []
 
 
-def test_uv_downloads_from_where_pip_does_and_trusts_whom_pip_trusts(tmp_path: Path) -> None:
+def test_uv_uses_pips_indexes_and_certificates(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text(
         "[global]\nindex-url = https://other.invalid/simple\ncert = /etc/our.pem\nfind-links =\n  /wheels\n  /more\n"
@@ -169,6 +167,6 @@ def test_make_says_which_installer_is_wanted() -> None:
     assert len(re.findall(r"^INSTALLER=pip \S+ deploy/install\.py", commands("Makefile"), re.MULTILINE)) == 2
 
 
-def test_the_locks_are_whole_since_nothing_is_resolved_when_they_are_installed() -> None:
+def test_the_locks_are_complete_because_installation_resolves_nothing() -> None:
     check = subprocess.run([sys.executable, "-m", "pip", "check"], check=False, capture_output=True, text=True)
     assert check.returncode == 0, check.stdout

@@ -19,7 +19,7 @@ def test_one_server() -> None:
     assert url.shown == "redis://cache.example:6380/3"
 
 
-def test_what_is_not_said_is_as_everywhere() -> None:
+def test_omitted_parts_of_a_url_have_the_usual_defaults() -> None:
     assert RedisUrl.parse("redis://").hosts == (("localhost", 6379),)
     assert RedisUrl.parse("redis://cache/").db == 0
     assert RedisUrl.parse("redis://cache?db=2").celery == "redis://cache:6379/2"

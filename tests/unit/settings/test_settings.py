@@ -51,7 +51,7 @@ def test_nothing_needs_to_be_set(tmp_path: Path) -> None:
     assert settings.broker_url == f"redis+socket://{tmp_path}/redis.sock?virtual_host=0"
 
 
-def test_defaults_are_the_design_s_where_it_names_them() -> None:
+def test_defaults_equal_those_that_the_design_names() -> None:
     documents = Settings().documents
     assert documents.lease_s == 5 * 60
     assert documents.page_timeout_s == 2 * 60
@@ -131,7 +131,7 @@ def test_a_misspelt_variable_is_an_error_with_the_nearest(
     assert misspelt() == f"{variable} is not a setting; did you mean {nearest}?"
 
 
-def test_all_misspelt_names_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_misspelt_names_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_QQQQQQ", "1")
     monkeypatch.setenv("PENSTOCK_PROVIDERS", '{"ai": {"modle": "m"}}')
     write_config(
@@ -146,7 +146,7 @@ def test_all_misspelt_names_are_said_at_once(tmp_path: Path, monkeypatch: pytest
     )
 
 
-def test_what_is_no_setting_and_not_meant_as_one_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_not_meant_as_settings_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NODE_TOKEN", "CORPUS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "API_PORT_8484_TCP_ADDR", "WEBHOOKS__X"):
         monkeypatch.setenv(f"PENSTOCK_{name}", "x")
     monkeypatch.setenv("PENSTOCK_PORT", "tcp://10.0.0.1:8484")
@@ -326,7 +326,7 @@ def test_settings_are_read_without_anything_heavy() -> None:
         ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "[" * 50_000, ANY_WORDS),
     ],
 )
-def test_what_is_no_json_is_named_with_an_example(
+def test_invalid_json_is_named_with_an_example(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, example: str
 ) -> None:
     monkeypatch.setenv(variable, value)

@@ -17,6 +17,6 @@ def test_files_are_counted_and_links_not_followed(tmp_path: Path) -> None:
     assert 0 < size.free < size.disk
 
 
-def test_it_does_not_look_for_longer_than_it_may(tmp_path: Path) -> None:
+def test_a_footprint_past_its_time_limit_is_partial(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     assert not footprint(tmp_path, 0).is_whole

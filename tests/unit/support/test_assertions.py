@@ -49,7 +49,7 @@ def test_text_that_looks_like_markup_is_read_as_meant(text, written):
     assert plain(written).replace("see1", "see 1") == text
 
 
-def test_present_wants_whole_words_in_one_piece():
+def test_present_requires_whole_contiguous_words():
     assert holds("The **full** digiti\u00adzation of ﬁles.", "present", text="full digitization of files")
     assert not holds("full digiti-\nzation", "present", text="full digitization")
     assert not holds("13.45 and 7.68", "present", text="3.45")

@@ -41,7 +41,7 @@ def test_a_late_part_has_its_whole_limit_after_an_early_one_used_up_its_own(part
     assert "extra: left out; --extra measures it too" in output
 
 
-def test_a_limit_that_is_named_is_each_parts_own(part_limits):
+def test_a_named_limit_applies_to_each_part(part_limits):
     TRIED.main(["--limit-s", "5", "--extra"])
     assert part_limits == {"first": 5, "last": 5, "extra": 5}
 

@@ -87,7 +87,7 @@ def test_documents_of_one_package_need_one_download(index):
         ({"from": "debian"}, "E: no package p"),
     ],
 )
-def test_what_is_absent_says_why_and_the_rest_is_there(index, changed, reason):
+def test_an_absent_document_has_its_reason_and_the_others_are_fetched(index, changed, reason):
     good = {"name": "good", "package": "q", "member": "a/doc.pdf"}
     bad = {"name": "bad", "package": "p", "member": "a/doc.pdf", **changed}
     absent = unseen.fetch(listed(bad, good))
@@ -124,6 +124,6 @@ def test_unseen_pages_are_counted_apart_and_their_failures_are_not_shown():
     assert "secret" not in "".join(conversion._failures(assertions, outcome["penstock"], texts))
 
 
-def test_what_is_asserted_about_an_absent_document_does_not_hold():
+def test_assertions_about_an_absent_document_do_not_hold():
     nowhere = parse({"pdf": "unseen/b.pdf", "page": 1, "kind": "absent", "text": "here"}, "b:1")
     assert not conversion._check(nowhere, {})

@@ -39,31 +39,31 @@ def test_no_process_is_forked_while_the_gates_are_brought_in_step(tmp_path: Path
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORK_DURING_SYNC], env=env, check=True, timeout=100)
 
 
-def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: queue.SimpleQueue[None] = queue.SimpleQueue()
+def test_sync_now_wakes_the_syncing_thread_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: queue.SimpleQueue[None] = queue.SimpleQueue()
     stopped = threading.Event()
     monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 3600)
     monkeypatch.setattr(gates, "get_context", lambda: None)
     monkeypatch.setattr(provider_gates, "publish_defaults", lambda _context: None)
-    monkeypatch.setattr(provider_gates, "sync", lambda _context: looked.put(None))
+    monkeypatch.setattr(provider_gates, "sync", lambda _context: syncs.put(None))
     thread = threading.Thread(target=gates.keep_synced, args=(stopped,))
     thread.start()
-    looked.get(timeout=60)
+    syncs.get(timeout=60)
     gates.sync_now()
-    looked.get(timeout=60)
+    syncs.get(timeout=60)
     stopped.set()
     gates.sync_now()
     thread.join(60)
     assert not thread.is_alive()
-    assert looked.empty()
+    assert syncs.empty()
 
 
 def test_gates_are_synced_again_after_an_error_in_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    syncs: queue.SimpleQueue[None] = queue.SimpleQueue()
     stopped = threading.Event()
 
     def sync(_context: object) -> None:
-        looked.put(None)
+        syncs.put(None)
         raise ValueError("a row that was edited by hand")
 
     monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 0)
@@ -73,7 +73,7 @@ def test_gates_are_synced_again_after_an_error_in_their_rows(monkeypatch: pytest
     thread = threading.Thread(target=gates.keep_synced, args=(stopped,), daemon=True)
     thread.start()
     for _ in range(2):
-        looked.get(timeout=60)
+        syncs.get(timeout=60)
     stopped.set()
     thread.join(60)
     assert not thread.is_alive()

@@ -197,7 +197,7 @@ def test_a_fragment_returns_after_a_failed_rendering_and_the_message_line_stays(
     assert "delete" not in sent
 
 
-def test_what_was_deleted_says_so_instead_of_standing_still() -> None:
+def test_the_view_of_a_deleted_document_shows_that_it_is_deleted() -> None:
     feed = Stream()
 
     def render() -> dict[str, str]:

@@ -61,7 +61,7 @@ def test_a_small_text_needs_no_child(tasks: list[str]) -> None:
     assert tasks == []
 
 
-def test_a_caller_whose_texts_are_being_rendered_gets_further_ones_as_they_were_written(tasks: list[str]) -> None:
+def test_a_caller_at_its_limit_of_renderings_gets_further_texts_as_source(tasks: list[str]) -> None:
     text = fresh("*a* " * 500)
     with RENDERINGS.one(CALLER), RENDERINGS.one(CALLER):
         shown = html([text], CALLER)

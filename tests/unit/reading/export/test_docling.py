@@ -107,7 +107,7 @@ def test_page_without_a_layout_is_read_from_its_markdown() -> None:
     )
 
 
-def test_picture_is_embedded_if_it_is_wanted() -> None:
+def test_a_picture_is_embedded_on_request() -> None:
     picture = block("picture", link="pictures/page-0001-1.png")
     assert "image" not in document(page(1, picture))["pictures"][0]
     (embedded,) = document(page(1, picture), picture=lambda link: f"data:image/png;base64,{link[-1]}")["pictures"]

@@ -136,7 +136,7 @@ def test_an_odd_declaration_is_left_out() -> None:
     assert brief("<div>one</div>\n<![table [x]> two") == [("paragraph", "one"), ("paragraph", "two")]
 
 
-def test_a_text_that_takes_too_long_becomes_paragraphs_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_past_its_time_limit_becomes_paragraphs_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(effort, "_LIMITS", replace(effort._LIMITS, timeout_s=0.3, total_s=0.3))
     text = "# A\n\n" + "![" * 190_000
     assert [(block["type"], block["text"][:4]) for block in blocks(text)] == [

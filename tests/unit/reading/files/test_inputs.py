@@ -39,7 +39,7 @@ def test_links_that_lead_out_of_the_folder_are_passed_over(tmp_path):
     assert [path.name for path in discover([inside])] == ["real.pdf", "same.pdf"]
 
 
-def test_nothing_to_find_is_said(tmp_path):
+def test_a_folder_without_inputs_is_refused_with_a_message(tmp_path):
     (tmp_path / "letter.docx").touch()
     with pytest.raises(UserError, match=r"has no inputs.* It has letter.docx") as caught:
         discover([tmp_path])

@@ -79,7 +79,7 @@ def test_many_pages_are_accepted(tmp_path):
 # Refused files
 
 
-def test_what_is_no_file_is_refused(tmp_path):
+def test_folders_and_missing_or_empty_files_are_refused(tmp_path):
     assert refused(tmp_path / "absent.pdf").code == "missing"
     assert refused(tmp_path).code == "directory"
     (tmp_path / "empty.pdf").touch()

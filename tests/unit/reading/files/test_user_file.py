@@ -20,7 +20,7 @@ def _socket(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, _socket, lambda path: path.symlink_to("/dev/zero")])
-def test_what_might_never_end_is_not_opened(
+def test_a_file_that_may_block_is_not_opened(
     tmp_path: Path, make: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -85,7 +85,7 @@ def test_new_pictures_come_and_old_ones_and_other_files_do_not(tmp_path: Path, s
     assert watched.results.empty()
 
 
-def test_what_is_there_already_comes_first_if_asked_for_in_the_order_of_writing(tmp_path: Path, start: Start) -> None:
+def test_existing_pictures_come_first_on_request_in_the_order_of_their_times(tmp_path: Path, start: Start) -> None:
     folder = tmp_path / "shots"
     folder.mkdir()
     for number, name in enumerate(("b.png", "a.png")):
@@ -95,7 +95,7 @@ def test_what_is_there_already_comes_first_if_asked_for_in_the_order_of_writing(
     assert [watched.next(), watched.next()] == ["b.png", "a.png"]
 
 
-def test_a_picture_that_is_written_slowly_comes_when_it_is_whole(start: Start) -> None:
+def test_a_slowly_written_picture_is_yielded_when_it_is_complete(start: Start) -> None:
     watched = start()
     path = watched.folder / "slow.png"
     written = 0
@@ -133,7 +133,7 @@ def test_many_at_once_come_once_each(start: Start) -> None:
     assert watched.results.empty()
 
 
-def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path: Path) -> None:
+def test_a_missing_or_deleted_watched_folder_is_an_error(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a folder"):
         watch(tmp_path / "none", is_picture, threading.Event())
     watched = start()

@@ -66,7 +66,7 @@ def test_possible_gutters_are_few_and_the_one_of_most_gaps_comes_first():
     assert gutters.places([]) == []
 
 
-def test_where_lines_leave_it_open_the_layout_model_says_whether_they_are_columns():
+def test_the_layout_model_decides_on_columns_where_lines_are_ambiguous():
     left = column(["Jane Doe", "Institute", "Some town", "a@b.org"], 60)
     right = column(["John Roe", "Company", "Other town", "c@d.com"], 350)
     lines = mixed(left, right)

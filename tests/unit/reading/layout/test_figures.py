@@ -78,14 +78,14 @@ def test_without_drawings_the_layout_model_decides_on_figures_unless_they_hold_t
     assert figures.find(replace(page(*text), regions=(seen,)), text, 10).figures == []
 
 
-def test_a_table_stays_one_if_the_layout_model_takes_it_for_a_figure():
+def test_a_table_that_the_layout_model_takes_for_a_figure_stays_a_table():
     cells = [line(f"cell {n}{m}", 70 + 100 * n, 124 + 20 * m) for n in range(3) for m in range(5)]
     seen = Region("figure", (60, 115, 360, 240), 0.95)
     for words in (cells, [cell._replace(spans=()) for cell in cells]):
         assert figures.find(replace(page(*words), regions=(seen,)), words, 10).figures == []
 
 
-def test_text_over_a_picture_is_a_label_only_if_it_was_recognised():
+def test_only_recognised_text_over_a_picture_is_a_label():
     known = [
         *prose("text", 20, 50, 300),
         line("A cover", 80, 130),

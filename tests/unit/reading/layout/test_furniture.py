@@ -65,7 +65,7 @@ def test_numbers_that_follow_each_other_by_chance_make_no_running_heads():
     assert all(f"{words[n]} new thing" in text for n, text in enumerate(texts(pages)))
 
 
-def test_the_first_line_of_text_stays_though_it_is_at_one_height_on_all_pages():
+def test_the_first_line_of_text_stays_even_at_the_same_height_on_all_pages():
     pages = chapters(lambda n: [], top=60)
     assert all(f"page{n} line number 0" in text for n, text in enumerate(texts(pages)))
 
@@ -127,12 +127,12 @@ def test_the_last_line_of_a_paragraph_at_the_top_of_a_page_stays(last):
 @pytest.mark.parametrize(
     "note", ["2 See Art. 5 of the law of 1998.", "* All of it is licensed under the GPL.", "3See vol. 2 of 1998."]
 )
-def test_footnotes_stay_whatever_they_are_about(note):
+def test_footnotes_of_any_content_stay(note):
     pages = [page(*prose("text", 48, top=60), line(note, 60, 740, size=8)), page(*prose("more", 50, top=60))]
     assert note in [item.text for item in furniture.split(pages[0], known([*pages, *pages[1:] * 2]))[0]]
 
 
-def test_an_entry_in_the_small_type_of_the_list_that_it_ends_stays():
+def test_an_entry_in_the_small_type_of_its_list_stays():
     text = page(*prose("text", 50, top=60))
     entries = [line("Tests, Vol. 3, 2020", 50, 60, size=8), *column(["A. Writer. On tests."] * 10, 50, top=74, size=8)]
     body = furniture.split(page(*entries), known([text, page(*entries), text, text]))[0]
@@ -195,7 +195,7 @@ def test_a_header_that_only_the_layout_model_sees_is_left_out_and_a_title_is_not
         assert (first.text in render(convert(seen))) == stays
 
 
-def test_a_line_in_the_type_of_the_text_is_no_header_on_the_models_word_alone():
+def test_the_model_alone_cannot_make_a_header_of_a_line_in_the_texts_type():
     region = Region("header", (50, 50, 450, 90), 0.9)
     book = chapters(lambda n: [line(str(n + 1), 220, 760)], top=60)
     for text, profile in (("When it is zero, we define", known(book)), ("and so it is.", known([page()]))):
@@ -231,5 +231,5 @@ def test_the_title_of_slides_that_are_shown_in_steps_stays():
         assert f"# {title}" in text
 
 
-def test_what_most_slides_have_at_their_top_is_left_out():
+def test_the_repeated_head_of_most_slides_is_left_out():
     assert not any("Our company" in text for text in texts(slides(["Our company"] * 5 + ["An end"])))

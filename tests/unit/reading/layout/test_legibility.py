@@ -82,7 +82,7 @@ def test_characters_that_do_not_go_together_make_no_sense_where_recognition_is_u
     assert illegible_words(word, 0.9) == [], "codes and names look like this, too"
 
 
-def test_a_guessed_word_makes_no_sense_whatever_its_shape() -> None:
+def test_a_guessed_word_of_any_shape_is_illegible() -> None:
     assert illegible_words("Blandysaciater: is the label", GUESSED) == ["Blandysaciater:", "label"]
     assert illegible_words("委员会于星期一召开会议讨论市图书馆的年度预算", GUESSED) == [], (
         "one of many characters is always unsure"
@@ -98,7 +98,7 @@ def test_values_of_a_form_that_are_drawn_over_one_another_are_doubted(tmp_path: 
     assert is_doubted(converted(tmp_path / "form.pdf", 2))
 
 
-def test_bold_by_drawing_twice_and_a_word_across_the_page_are_no_reason_to_doubt(tmp_path: Path) -> None:
+def test_bold_by_drawing_twice_and_a_word_across_the_page_raise_no_doubt(tmp_path: Path) -> None:
     lines = ["A heading that is drawn twice to look bold", "and a line of text below it, which is drawn once."] * 4
     bold = shown_lines(lines) + b"".join(shown(line, 72.4, 720 - 14 * row) for row, line in enumerate(lines))
     (tmp_path / "bold.pdf").write_bytes(pdf_bytes([Sheet(bold + shown("SAMPLE", 100, 660, 80))]))

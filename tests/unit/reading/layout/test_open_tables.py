@@ -59,7 +59,7 @@ def years():
     return [*head, *heads, *body]
 
 
-def test_a_rule_below_a_head_says_which_columns_it_spans():
+def test_a_rule_below_a_head_shows_the_columns_that_it_spans():
     rules = [*level(100, 136, 200), *level(117, left=188, right=262), *level(117, left=308, right=382)]
     [table] = tables(page(*years(), rules=rules))
     assert table.header == 2

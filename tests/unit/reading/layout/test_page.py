@@ -98,7 +98,7 @@ def test_cells_of_a_table_are_read_row_by_row():
     assert to_markdown(cells).splitlines()[:3] == ["| item0 | price0 |", "| --- | --- |", "| item1 | price1 |"]
 
 
-def test_text_beside_a_table_is_read_before_or_after_it_not_in_between():
+def test_text_beside_a_table_is_read_before_or_after_the_table():
     prose = column([f"running text of line {n} goes on" for n in range(12)], 50, right=300, pitch=17)
     table = [line(f"{word}{n}", left, 100 + 11 * n) for n in range(16) for word, left in (("a", 350), ("b", 450))]
     text = to_markdown(prose + table)

@@ -54,7 +54,7 @@ def test_numbers_deepen_headings_of_one_style():
     assert [b.level for b in convert(pages[0], known(pages)) if isinstance(b, Heading)] == [1, 2]
 
 
-def test_what_neighbouring_pages_repeat_at_their_edges_is_left_out():
+def test_text_repeated_at_the_edges_of_neighbouring_pages_is_left_out():
     pages = book(5)
     for content in pages:
         text = render(convert(content, known(pages)))
@@ -73,12 +73,12 @@ def test_numbers_in_a_repeated_line_do_not_matter():
     assert "Sheet" not in render(convert(pages[1], known(pages)))
 
 
-def test_what_is_repeated_in_the_middle_of_pages_stays():
+def test_text_repeated_in_the_middle_of_pages_stays():
     pages = [page(*prose(f"p{n}", 20), line("Repeated remark.", 50, 400)) for n in range(5)]
     assert "Repeated remark." in render(convert(pages[2], known(pages)))
 
 
-def test_what_is_repeated_below_a_line_of_the_pages_own_is_its_text():
+def test_text_repeated_below_a_pages_own_line_stays():
     names = ("Rivers", "Mountains", "Seas", "Winds")
     pages = [
         page(line(name, 50, 20), line(f"Question {n}", 50, 40), *prose(f"p{n}", 20, top=130))
@@ -93,7 +93,7 @@ def test_a_page_of_repeated_lines_alone_keeps_them():
     assert [render(convert(content, known(pages))) for content in pages] == [f"Slide {n}" for n in range(1, 5)]
 
 
-def test_what_far_apart_pages_share_stays():
+def test_text_shared_by_distant_pages_stays():
     pages = [
         page(line("Summary" if n in {0, 10, 20} else f"Other {chr(97 + n)}", 50, 40, size=9), *prose(f"p{n}", 20))
         for n in range(24)

@@ -39,7 +39,7 @@ def test_regions_end_where_the_page_ends():
         Region("text", (10, 10, 300, 400), 0.1),
     ],
 )
-def test_what_is_nowhere_or_unsure_is_dropped(region):
+def test_regions_off_the_page_or_uncertain_ones_are_dropped(region):
     assert fit(region, TEXT) == (TEXT,)
 
 

@@ -25,7 +25,7 @@ def test_bold_and_italic_words_are_marked():
     assert to_markdown(runs) == "a **bold** and *leaning*, word"
 
 
-def test_what_is_raised_lowered_or_code_is_marked():
+def test_raised_lowered_and_code_runs_are_marked():
     runs = (Run("x"), Run("2", Style(shift=1)), Run(" H"), Run("2", Style(shift=-1)), Run("O "), Run("f(x)", MONO))
     assert to_markdown(runs) == "x<sup>2</sup> H<sub>2</sub>O `f(x)`"
 

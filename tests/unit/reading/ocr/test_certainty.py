@@ -15,14 +15,14 @@ def _line(text: str, sure: tuple[float, ...], top: float = 100, left: float = 50
     return Line(text, left, top, left + 7 * len(text), top + 14, 10.0, sure=sure)
 
 
-def test_a_word_is_as_sure_as_its_least_sure_character() -> None:
+def test_a_word_has_the_certainty_of_its_least_certain_character() -> None:
     sure = [0.99, 0.9, 0.99, 1.0, 0.5, 0.99]
     assert _of_words("ab cde"[:6], 0.9, sure) == (0.9, 0.5)
     assert _of_words("ab cde", 0.9, sure[:3]) == (0.9, 0.9)  # fewer values than characters
     assert _of_words("", 0.0, [0]) == ()
 
 
-def test_a_turned_and_scaled_line_keeps_how_sure_its_words_are() -> None:
+def test_a_turned_and_scaled_line_keeps_the_certainty_of_its_words() -> None:
     def read(quads: Sequence[Quad]) -> list[Text]:
         return [Text("two words", 0.95, (0.9, 0.4)) for _ in quads]
 
@@ -34,7 +34,7 @@ def test_a_turned_and_scaled_line_keeps_how_sure_its_words_are() -> None:
     assert line.sure == upright.sure == (0.9, 0.4)
 
 
-def test_blocks_say_which_of_their_words_are_uncertain_and_markdown_stays_as_it_was() -> None:
+def test_blocks_list_their_uncertain_words_and_markdown_does_not_change() -> None:
     lines = (
         _line("The first line of a paragraph with one", (0.99,) * 8),
         _line("wnnderful word in it.", (_LOW, 0.99, 0.99, 0.98), top=116),
@@ -48,7 +48,7 @@ def test_blocks_say_which_of_their_words_are_uncertain_and_markdown_stays_as_it_
     assert uncertain_share(blocks) == 9 / sum(len(word) for word in block["text"].split())
 
 
-def test_a_table_says_which_words_of_its_cells_are_uncertain() -> None:
+def test_a_table_lists_the_uncertain_words_of_its_cells() -> None:
     lines, rules = [], []
     for row in range(3):
         lines += [
@@ -64,7 +64,7 @@ def test_a_table_says_which_words_of_its_cells_are_uncertain() -> None:
     assert word["text"] == table["text"][word["offset"] :][:2] == "29"
 
 
-def test_text_that_was_not_recognised_says_nothing_of_how_sure_it_is() -> None:
+def test_text_of_a_text_layer_has_no_certainty() -> None:
     blocks = convert(PageContent(400, 600, (_line("Plain text of a text layer.", ()),)))
 
     assert uncertain_share(blocks) is None

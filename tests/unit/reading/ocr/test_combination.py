@@ -26,7 +26,7 @@ def test_the_surer_reading_of_a_line_is_kept() -> None:
     assert combined([sure], [sure._replace(text="A clear line")]) == [sure]  # not better
 
 
-def test_what_only_one_reading_has_is_kept() -> None:
+def test_lines_of_only_one_reading_are_kept() -> None:
     red, black = _line("RECEIVED", 0, 100), _line("below it", 0, 100, top=100)
 
     assert combined([red], [black]) == [red, black]

@@ -111,7 +111,7 @@ def test_columns_are_looked_at(tmp_path, seen):
     assert len(seen) == 1
 
 
-def test_who_wants_geometry_alone_loads_no_model(tmp_path, seen):
+def test_conversion_by_geometry_loads_no_model(tmp_path, seen):
     convert(columns_pdf(tmp_path / "a.pdf"), layout="geometry")
     assert seen == []
 
@@ -133,7 +133,7 @@ def test_recognised_pages_are_looked_at_as_they_lie(tmp_path, seen, monkeypatch,
     assert [content.lines for content in seen] == [tuple(read.lines)] * times
 
 
-def test_a_poor_text_layer_of_which_there_is_no_picture_is_looked_at(tmp_path, seen, monkeypatch):
+def test_the_layout_model_sees_a_page_with_a_poor_text_layer_and_no_picture(tmp_path, seen, monkeypatch):
     poor = TextLayer([Line("hidden", 10, 20, 60, 30, 10.0)], 6, 0.5)
     assert not poor.usable
     monkeypatch.setattr(text_layer, "read", lambda *_: poor)
@@ -171,7 +171,7 @@ def test_without_its_model_a_page_that_needs_it_fails_permanently_with_the_reaso
     assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, "layout_unavailable")
 
 
-def test_what_the_engine_raises_is_a_transient_error(tmp_path, unavailable):
+def test_an_exception_of_the_layout_engine_is_a_transient_error(tmp_path, unavailable):
     class Session:
         def run(self, *_):
             raise RuntimeError("no memory")

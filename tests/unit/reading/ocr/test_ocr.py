@@ -52,7 +52,7 @@ def test_words_in_a_picture_are_recognised():
     assert 20 < lines[0].size < 45
 
 
-def test_recognition_knows_that_it_cannot_read_a_scan():
+def test_recognition_doubts_its_reading_of_a_poor_scan():
     path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
     with pdfium.open_document(path) as document, document.page(1) as page:
         scan = page.render(150, 3_000_000)
@@ -99,7 +99,7 @@ def test_no_texts_is_no_error(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("onnx"), MemoryError(), AssertionError(), OSError()])
-def test_whatever_the_engine_raises_is_a_unit_error(monkeypatch, error):
+def test_any_exception_of_the_ocr_engine_is_a_unit_error(monkeypatch, error):
     answering(monkeypatch, error=error)
     with pytest.raises(UnitError) as caught:
         recognition.recognise(Image.new("RGB", (40, 40)), threads=1)

@@ -82,7 +82,7 @@ def test_smudged_text_stays_upright():
     assert [piece.text for piece in read_all(quads, Reader(texts, sure=0.8, unsure=0.78))] == [t for t, _ in texts]
 
 
-def test_what_is_read_no_way_is_left_upright():
+def test_text_that_is_illegible_in_all_directions_is_left_upright():
     quads = [clockwise(corners, 90) for corners in column(12)]  # writing from top to bottom
     assert read_all(quads, Reader([], unsure=0.4)) == []
     assert read_all([], Reader([])) == []
@@ -171,7 +171,7 @@ def test_a_letter_put_in_the_wrong_way_is_read(tmp_path, turn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", [pytest.param(90, marks=pytest.mark.rotating), 270])
-def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
+def test_blocks_have_their_places_on_the_scanned_page(tmp_path, turn):
     boxes = []
     for name, degrees in (("upright.png", 0), ("turned.png", turn)):
         picture_of(LETTER[:4]).rotate(-degrees, expand=True).save(tmp_path / name)

@@ -26,7 +26,7 @@ def table(lean=0.0):
 
 
 @pytest.mark.parametrize("lean", [0.0, 1.5, -3.0])
-def test_a_table_in_a_picture_is_read_by_its_rules_even_if_it_leans(lean):
+def test_a_leaning_table_in_a_picture_is_read_by_its_rules(lean):
     picture, lines = table(lean)
     rules = pixel_rules.find(picture, lines, lean)
     converted = orientation.blocks(PageContent(600, 400, tuple(lines), tuple(rules)), None)

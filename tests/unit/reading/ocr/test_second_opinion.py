@@ -60,7 +60,7 @@ def test_the_program_is_run_with_the_packs_of_the_page_s_script_and_without_our_
     assert "PENSTOCK_SECRET" not in (tmp_path / "environment").read_text()
 
 
-def test_a_program_that_takes_too_long_or_is_not_wanted_is_killed(fake: Path, tmp_path: Path) -> None:
+def test_a_program_past_its_time_limit_or_no_longer_wanted_is_killed(fake: Path, tmp_path: Path) -> None:
     assert second_opinion.installed()
     fake.write_text("#!/bin/sh\nexec sleep 600\n")
 
@@ -68,7 +68,7 @@ def test_a_program_that_takes_too_long_or_is_not_wanted_is_killed(fake: Path, tm
     assert not second_opinion.read(tmp_path, _LIMITS, lambda: False)
 
 
-def test_what_the_program_started_is_killed_with_it(fake: Path, tmp_path: Path) -> None:
+def test_the_programs_own_children_are_killed_with_it(fake: Path, tmp_path: Path) -> None:
     """Make `tesseract` a script that starts the program, like the wrapper of a package or a container."""
     assert second_opinion.installed()
     fake.write_text("#!/bin/sh\nsleep 600 &\necho $! > started\nwait\n")

@@ -206,7 +206,7 @@ def test_a_mark_drawn_over_a_letter_becomes_part_of_it(page):
     assert line.text == "Oǵuz and so on"
 
 
-def test_a_mark_beside_letters_stays_as_it_is(page):
+def test_a_mark_beside_letters_is_left_alone(page):
     [line], _ = page("BT /F1 12 Tf 50 700 Td (5 \u00b4 3) Tj ET\n".encode("cp1252"))
     assert line.text == "5 \u00b4 3"
 

@@ -28,7 +28,7 @@ def bomb() -> bytes:
     return frame(BitPaddedInt.to_str(MB * 10**6) + zlib.compress(b"\x03" + b"A" * MB * 10**6, 1), b"\0\x09")
 
 
-def test_what_unpacks_to_too_much_is_refused_and_the_next_file_is_read(
+def test_tags_that_unpack_to_too_much_are_refused_and_the_next_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hostile, sound = tagged(tmp_path / "bomb.mp3", bomb()), tagged(tmp_path / "a.mp3", frame(b"\3Rain"))

@@ -145,7 +145,7 @@ def test_source_code_is_not_taken_for_markdown(tmp_path: Path):
         ("program", b"\x7fELF" + bytes(range(256)) * 20, "unsupported"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_reason(tmp_path: Path, name: str, data: bytes, code: str):
+def test_an_unreadable_file_is_refused_with_a_reason(tmp_path: Path, name: str, data: bytes, code: str):
     error = refusal(written(tmp_path / "stored", data), name)
     assert error.code == code
     assert name in str(error)
@@ -208,16 +208,16 @@ def slow_file(tmp_path: Path) -> Path:
     return written(tmp_path / "slow.html", "<html>" + "<table><tr><td>x" * 400_000)
 
 
-def test_what_takes_too_long_is_killed(slow_file: Path):
+def test_a_read_past_its_time_limit_is_killed(slow_file: Path):
     assert refusal(slow_file, "", replace(LIMITS, timeout_s=0.5)).code == "too_slow"
     assert running_children() == []
 
 
-def test_what_takes_too_much_memory_is_killed(slow_file: Path):
+def test_a_read_past_its_memory_limit_is_killed(slow_file: Path):
     assert refusal(slow_file, "", replace(LIMITS, memory_mb=250)).code == "too_large"
 
 
-def test_what_is_not_wanted_any_more_is_killed(slow_file: Path):
+def test_a_read_that_is_no_longer_wanted_is_killed(slow_file: Path):
     child.close_idle()
     with pytest.raises(Unwanted):
         read_file(slow_file, "slow.html", LIMITS, lambda: not running_children())

@@ -79,7 +79,7 @@ def test_an_answer_comes_with_its_facts_into_memory_or_a_file(server: WebServer,
         "http://site.test/" + "é" * 400,
     ],
 )
-def test_what_is_no_address_of_the_web_is_refused(url: str):
+def test_an_invalid_web_address_is_refused(url: str):
     assert failure(url).code == "bad_url"
 
 
@@ -213,7 +213,7 @@ def headers(request: Request) -> None:
 
 
 @pytest.mark.parametrize("page", [trailers, hints, headers])
-def test_what_comes_around_a_body_does_not_go_on_for_ever(server: WebServer, page):
+def test_endless_data_around_a_body_ends_at_the_time_limit(server: WebServer, page):
     server.pages["/"] = page
     error = failure(server.url("/"), FetchLimits(timeout_s=0.5))
     assert (error.kind, error.code) in {(ErrorKind.TRANSIENT, "bad_reply"), (ErrorKind.TRANSIENT, "timeout")}
@@ -279,7 +279,7 @@ def test_a_request_that_is_not_wanted_any_more_stops(server: WebServer):
         fetch(server.url("/"), LIMITS, lambda: not server.seen, allow_private=LOCAL, resolve=resolve)
 
 
-def test_a_body_shorter_than_it_says_is_no_answer(server: WebServer):
+def test_a_body_shorter_than_announced_is_a_bad_reply(server: WebServer):
     server.pages["/"] = lambda request: request.answer(b"half", Content_Length="8")
     server.pages["/packed"] = lambda request: request.answer(gzip.compress(b"x" * 99)[:-9], Content_Encoding="gzip")
     for path in ("/", "/packed"):

@@ -160,7 +160,7 @@ def test_a_sitemap_whose_pages_all_fail_fails_like_them(server: WebServer):
     ],
     ids=["laughs", "cut", "html", "empty", "external", "nothing", "deep"],
 )
-def test_what_is_no_sitemap_is_refused(server: WebServer, body: str, code: str):
+def test_an_invalid_sitemap_is_refused(server: WebServer, body: str, code: str):
     server.pages["/s.xml"] = xml(body)
     error = failure(server.url("/s.xml"))
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, code)
@@ -193,7 +193,7 @@ def test_more_pages_and_deeper_indexes_than_allowed_are_left_out(server: WebServ
     assert failure(server.url("/0.xml"), SitemapLimits(max_depth=1)).code == "no_pages"
 
 
-def test_between_pages_it_is_asked_whether_they_are_wanted(server: WebServer):
+def test_following_a_sitemap_stops_between_pages_when_unwanted(server: WebServer):
     server.pages["/s.xml"] = xml(sitemap(*(server.url(f"/{n}") for n in range(5))))
     for number in range(5):
         server.pages[f"/{number}"] = html(page(f"Page {number}"))
