@@ -6,7 +6,7 @@ from contextlib import closing
 
 from pipeline.flows.documents.states import PageStatus
 from pipeline.standalone.locks import supervisor_lock
-from pipeline.standalone.supervisor import Supervisor, ask_for_restart
+from pipeline.standalone.supervisor import Supervisor
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document, pages
 from tests.support.waiting import wait_until
@@ -26,11 +26,3 @@ def test_the_stack_ends_although_the_database_stays_locked(context: Context) -> 
         blocker.execute("ROLLBACK")
         wait_until(lambda: threading.active_count() == threads, 60, "the waiting threads have ended")
     assert [page.status for page in pages(context, document_id)] == [PageStatus.PENDING], "and has released the claim"
-
-
-def test_a_killed_supervisor_s_file_does_not_promise_a_restart(context: Context) -> None:
-    (context.settings.data_dir / "stack.json").write_text('{"pid": 1, "mode": "up", "started_at": "", "redis": ""}')
-    assert not ask_for_restart(context.settings)
-    with supervisor_lock(context.settings) as lock:
-        assert lock.acquire()
-        assert ask_for_restart(context.settings)

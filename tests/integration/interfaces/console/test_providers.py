@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from pipeline.standalone.locks import supervisor_lock
 from pipeline.standalone.supervisor import info_path
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -111,9 +112,11 @@ def test_only_administrators_see_and_change_providers(connect: Connect, file: Pa
 
 
 def test_the_supervisor_restarts_workers(context: Context, api: TestClient) -> None:
+    info_path(context.settings).write_text('{"pid": 1, "mode": "up"}')  # as a killed supervisor leaves it
     assert "restart them where you started them" in sent(api, f"{PROVIDERS}/restart", 422)
     marker = context.settings.data_dir / "restart"
     assert not marker.exists()
-    info_path(context.settings).write_text('{"pid": 1, "mode": "up"}')
-    assert "finish their work or give it back" in sent(api, f"{PROVIDERS}/restart")
+    with supervisor_lock(context.settings) as lock:
+        assert lock.acquire()
+        assert "finish their work or give it back" in sent(api, f"{PROVIDERS}/restart")
     assert marker.exists()
