@@ -197,7 +197,7 @@ def test_several_windows_hold_at_once_in_requests_and_tokens(gate: Gate) -> None
     assert not gate.admit("d", tokens=1).granted, "three an hour"
 
 
-def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
+def test_estimated_tokens_are_corrected_by_the_usage(gate: Gate) -> None:
     gate.own.configure([Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=80)
     gate.finish("a", extra_tokens=-70)

@@ -95,7 +95,7 @@ def _questions(text: str, document: str, base: str, folder: Path) -> list[Callab
     ]
 
 
-def test_a_title_of_sixty_thousand_characters_is_found(context: Context, tmp_path: Path) -> None:
+def test_a_title_of_sixty_thousand_characters_matches(context: Context, tmp_path: Path) -> None:
     now = context.db.now()
     tags = [SongTags("a", "So What", "Miles Davis"), SongTags("b", "Sö What", "Björk")]
     context.db.run(lambda session: library.store(session, library.FOLDER, tags, now))

@@ -47,7 +47,7 @@ ENDLESS = {"/api/v1/events"}
 
 
 @dataclass(frozen=True)
-class Promised:
+class RotatedOperation:
     """An operation of the OpenAPI document, as a part of the rotation."""
 
     operation: Any
@@ -97,8 +97,8 @@ def test_every_operation_conforms_to_the_openapi_document(
     schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
     failures: dict[str, str] = {}
     count = 0
-    promised = (Promised(result.ok()) for result in schema.get_all_operations())  # type: ignore[union-attr]  # or it raises
-    for operation in (result.operation for result in rotation.of(promised) if result.operation.path not in ENDLESS):
+    rotated = (RotatedOperation(result.ok()) for result in schema.get_all_operations())  # type: ignore[union-attr]  # or it raises
+    for operation in (result.operation for result in rotation.of(rotated) if result.operation.path not in ENDLESS):
         try:
             strategy = operation.as_strategy(generation_mode=mode)
 

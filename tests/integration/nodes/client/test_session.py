@@ -235,7 +235,7 @@ def test_requests_wait_for_room_and_a_cancelled_one_admits_the_next() -> None:
     assert "gives-up" not in gateway.ids
 
 
-def test_closing_the_session_ends_what_waits_and_it_cannot_be_used_again() -> None:
+def test_closing_the_session_ends_waiting_requests_and_it_cannot_be_reused() -> None:
     with ScriptedGateway(step=silence) as gateway:
 
         async def main() -> UnitError:

@@ -128,7 +128,7 @@ def _asked_anew(asker: object, request: str) -> bool:
     return bool(asker.until("job_accepted", "job_result").type == "job_accepted")  # type: ignore[attr-defined]
 
 
-def test_requests_of_two_tokens_are_two_jobs(
+def test_equal_requests_of_two_tokens_are_two_jobs(
     gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession, other_session_token: str
 ) -> None:
     node, asker = connect_node(gateway, slots=2), connect_session(gateway)
@@ -273,7 +273,7 @@ def _waiting(gateway: GatewayThread) -> int:
     return sum(gateway.do(gateway.instance.waiting.pools()).values())
 
 
-def test_a_drained_node_finishes_what_it_has_and_gets_no_more(
+def test_a_drained_node_finishes_its_jobs_and_gets_no_more(
     gateway: GatewayThread, connect_node: ConnectNode, connect_session: ConnectSession
 ) -> None:
     node, asker = connect_node(gateway, slots=2), connect_session(gateway)
