@@ -439,7 +439,7 @@ class Fleet:
             self.gate.own.reopen("operator")
         for worker in self.workers:  # notify the whole fleet; workers that miss it find out by themselves
             if worker.alive and not self.world.chance(0.3):
-                self.world.as_process(worker.main, lambda worker=worker: worker.consumer.look_at(provider.QUEUE))
+                self.world.as_process(worker.main, lambda worker=worker: worker.consumer.follow_gate(provider.QUEUE))
         self._tokens()
 
     def _change_limits(self) -> None:

@@ -239,7 +239,7 @@ class _Consumer(GateConsumer):
         self.worker = worker
         self.held: dict[str, Delivery] = {}
         """Deliveries without a decision."""
-        self._left = {}
+        self._leaves = {}
         self.connection_errors = worker.fleet.redis_errors
         self.timer = SimpleNamespace(call_after=self._call_after)
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues={queue: queue for queue in QUEUES}))
@@ -278,7 +278,7 @@ class _Consumer(GateConsumer):
 
     def read_tokens(self) -> None:
         """Tokens may have arrived in the worker's own list."""
-        if not self._left or not self.worker.alive:
+        if not self._leaves or not self.worker.alive:
             return
         name = WAKE_QUEUE.format(worker=self.worker.main.id)
         redis = self.worker.fleet.redis
@@ -286,9 +286,9 @@ class _Consumer(GateConsumer):
             self.worker.world.at(0.0003, lambda: self.worker.alive and self._return(provider.QUEUE))
 
     def closed(self) -> None:
-        for leave in self._left.values():
+        for leave in self._leaves.values():
             leave.timer.cancel()
-        self._left.clear()
+        self._leaves.clear()
 
     def reconnected(self) -> None:
         """After a reconnect there is a new consumer, which consumes from everything."""
