@@ -31,12 +31,12 @@ def document(client: DoclingServiceClient, pdf: Path) -> DoclingDocument:
     return result.document
 
 
-def test_it_is_alive(client: DoclingServiceClient) -> None:
+def test_the_server_is_alive(client: DoclingServiceClient) -> None:
     assert client.health().status == "ok"
     assert "penstock" in client.version()
 
 
-def test_text_comes_out_in_order_with_its_headings(document: DoclingDocument) -> None:
+def test_text_keeps_its_order_and_headings(document: DoclingDocument) -> None:
     markdown = document.export_to_markdown()
     assert markdown.startswith("# About Penstock\n")
     parts = [
@@ -75,7 +75,7 @@ def test_lists_are_lists(document: DoclingDocument) -> None:
     assert any(text.label is DocItemLabel.LIST_ITEM for text in document.texts)
 
 
-def test_it_can_be_chunked_and_exported_again(document: DoclingDocument) -> None:
+def test_a_document_can_be_chunked_and_exported(document: DoclingDocument) -> None:
     chunks = list(HierarchicalChunker().chunk(document))
     assert any(chunk.meta.headings == ["About Penstock", "1. The task"] for chunk in chunks)
     assert document.export_to_doctags().startswith("<doctag>")

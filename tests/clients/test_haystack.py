@@ -24,7 +24,9 @@ def converter(server: Server, export_type: ExportType, mode: ConversionMode, **m
 
 @pytest.mark.parametrize("mode", ConversionMode)
 @pytest.mark.parametrize("export_type", ExportType)
-def test_documents_come_out(server: Server, pdf: Path, export_type: ExportType, mode: ConversionMode) -> None:
+def test_the_converter_returns_documents(
+    server: Server, pdf: Path, export_type: ExportType, mode: ConversionMode
+) -> None:
     (document,) = converter(server, export_type, mode).run(sources=[pdf], meta={"from": "test"})["documents"]
     text = document.content
     if export_type is ExportType.JSON:

@@ -71,7 +71,7 @@ def test_a_job_is_acknowledged_started_and_answered_piece_by_piece(link: Link) -
     assert messages[-1]["result"]["usage"] == {"input_tokens": 13, "output_tokens": 13}
 
 
-def test_attachments_come_and_go_in_their_order(link: Link) -> None:
+def test_attachments_keep_their_order_both_ways(link: Link) -> None:
     link.assign("look", "", file(b"x" * 70_000), file(b"", "image/webp"), file(b"y"), capability="vision")
     assert result(link)["result"]["text"] == "image/png 70000\nimage/webp 0\nimage/png 1"
     link.assign("page", "", file(b"z" * 70_000), capability="page", number=3, pictures=True)

@@ -84,7 +84,7 @@ def test_a_job_there_and_back(session: Session, node: Process, place: Place, kin
     assert session.answer()["result"]["text"] == f"image/png {len(PNG)}\nimage/png {len(PNG) - 1}"
 
 
-def test_pieces_and_pictures_come_to_the_session(session: Session, node: Process) -> None:
+def test_pieces_and_pictures_reach_the_session(session: Session, node: Process) -> None:
     session.ask("pieces", "one two three", partials=True)
     pieces = [message["text"] for message in session.until("job_result") if message.type == "job_partial"]
     assert "".join(pieces) == "eerht owt eno"
@@ -143,7 +143,7 @@ def test_a_draining_node_finishes_its_jobs_and_gets_no_more(
 # Repeated and late messages, and nodes that send few
 
 
-def test_a_request_is_one_job_however_often_it_is_sent(gateway: Gateway, raw: Peer) -> None:
+def test_a_repeated_request_is_one_job(gateway: Gateway, raw: Peer) -> None:
     with gateway.session() as first, gateway.session() as two:
         first.ask("same", "abc", model="raw")
         two.ask("same", "abc", model="raw")
@@ -210,7 +210,7 @@ def test_an_attempt_past_its_time_limit_is_followed_by_another(session: Session,
     assert (answer["attempt"], answer["result"]) == (2, {"text": "done"})
 
 
-def test_errors_of_nodes_come_to_the_session(session: Session, raw: Peer) -> None:
+def test_errors_of_nodes_reach_the_session(session: Session, raw: Peer) -> None:
     session.ask("bad", "abc", model="raw")
     assigned = raw.expect("job_assign")
     error = {"code": "bad_picture", "message": "not a picture", "kind": "permanent"}

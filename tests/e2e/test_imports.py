@@ -53,7 +53,7 @@ def test_converting_a_file_beside_a_running_stack_imports_no_other_flow_and_no_l
     assert len(modules) <= 1120
 
 
-def test_the_python_api_of_documents_imports_celery_when_it_sends_something(cli: Cli) -> None:
+def test_the_python_api_of_documents_imports_celery_with_its_first_message(cli: Cli) -> None:
     modules = imported(cli, f"{COUNTED}\nimport tasks.documents\ntasks.documents.list_documents()")
     assert (HEAVY | {"celery", "kombu"}) & modules == set()
     assert other_flows(modules) == set()

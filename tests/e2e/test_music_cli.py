@@ -65,7 +65,7 @@ def test_bar_on_a_terminal_counts_batches(here: Cli) -> None:
     assert "2/2 batches" in plain(written)
 
 
-def test_some_failed_songs_are_exit_code_3_and_say_what_to_do(here: Cli, writer: ProviderServer) -> None:
+def test_some_failed_songs_are_exit_code_3_with_advice(here: Cli, writer: ProviderServer) -> None:
     writer.script.answer = lambda record: songs.answer(record, leave_out=["Song 3"])
     done = here.run("music", "start", "--wait")
     assert done.code == 3

@@ -184,7 +184,7 @@ def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path
     assert (source["key"], source["frames"]) == ("screen:1", 4)
 
 
-def test_capturing_without_a_display_says_what_to_do(here: Cli) -> None:
+def test_capturing_without_a_display_gives_advice(here: Cli) -> None:
     done = here.using(DISPLAY=None, WAYLAND_DISPLAY=None).run("screenshots", "capture", "--once")
     assert done.code == 1
     assert "cannot capture the screens" in done.err

@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         pytest.param("first-fleet", marks=pytest.mark.rotating),
     ],
 )
-def test_a_tutorial_does_what_its_page_shows(name: str, tmp_path: Path, folder: Path, redis_url: str) -> None:
+def test_a_tutorial_prints_what_its_page_shows(name: str, tmp_path: Path, folder: Path, redis_url: str) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     own = environment(folder, PENSTOCK_STACK_LINGER_S="20")
     if name == "first-fleet":

@@ -359,7 +359,7 @@ class TestTexts:
         return {f"{own}API_KEY": "x", f"{own}PRICES": prices, **named, "PENSTOCK_API__SPEND_PER_DAY": "1"}
 
     @pytest.mark.parametrize(("paragraphs", "status"), [(10, ItemStatus.EMBEDDING), (100, ItemStatus.FAILED)])
-    def test_an_item_that_turns_out_to_be_long_is_reserved_before_it_is_embedded(
+    def test_the_cost_of_a_long_item_is_reserved_before_its_embedding(
         self, context: Context, monkeypatch: pytest.MonkeyPatch, paragraphs: int, status: ItemStatus
     ) -> None:
         """Like the page of an address, which a worker reads only after its addition."""

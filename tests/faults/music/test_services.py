@@ -48,7 +48,7 @@ def test_redis_emptied_in_the_middle_of_a_run(
 
 @pytest.mark.rotating
 @SQLITE
-def test_redis_emptied_again_and_again(midway: None, redis_server: RedisServer, provider: ProviderServer) -> None:
+def test_redis_emptied_repeatedly(midway: None, redis_server: RedisServer, provider: ProviderServer) -> None:
     for calls in (6, 9, 12):
         assert provider.wait_for_calls(calls, 90)
         redis_server.flush()

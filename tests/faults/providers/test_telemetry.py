@@ -39,7 +39,7 @@ def test_traces_of_tasks_and_calls_have_no_prompt_or_answer(
     about = {"gen_ai.provider.name": "test", "penstock.capability": "vision", "penstock.queue": "vision.test"}
     assert calls[0].items() >= (about | {"gen_ai.response.model": "test-model"}).items()
     assert calls[0]["gen_ai.usage.output_tokens"] > 0
-    assert calls[2].items() >= (about | {"error.type": "permanent", "told": "", "events": 0}).items()
+    assert calls[2].items() >= (about | {"error.type": "permanent", "message": "", "events": 0}).items()
     # The pool of `cpu` has processes, that of `ai` threads.
     for task in ("run/documents.split", "run/documents.lane"):
         wait_until(lambda task=task: collector.named(task), 60, f"{task} is in the collector")

@@ -35,7 +35,7 @@ def test_redis_emptied_in_the_middle(midway: list[int], shots: Shots, redis_serv
 
 @pytest.mark.rotating
 @SQLITE
-def test_redis_emptied_again_and_again(midway: list[int], shots: Shots, redis_server: RedisServer) -> None:
+def test_redis_emptied_repeatedly(midway: list[int], shots: Shots, redis_server: RedisServer) -> None:
     for operation in (Operation.ANALYSE, Operation.EXPAND, Operation.MERGE):
         shots.wait_for(operation)
         redis_server.flush()

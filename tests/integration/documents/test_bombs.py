@@ -88,7 +88,7 @@ def test_splitting_has_a_limit_of_its_own(context: Context, tmp_path: Path) -> N
     )
 
 
-def test_a_document_that_is_cancelled_while_it_is_split_stops_its_child(
+def test_cancelling_a_document_during_its_split_stops_its_child_process(
     context: Context, with_bomb: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document_id = submission.submit(context, with_bomb, Options()).id

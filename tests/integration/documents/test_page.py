@@ -226,7 +226,7 @@ def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
     assert done.settled.retry_in_s == 20
 
 
-def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) -> None:
+def test_a_dropped_page_is_released_without_an_attempt(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     worker.settle(bad(only(worker.claim()), ErrorKind.CANCELLED))
@@ -270,7 +270,7 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
     ]
 
 
-def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
+def test_the_ledger_and_the_traces_keep_paid_calls(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     paid, other = worker.claim(2)
@@ -324,7 +324,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
     assert counters(context, document_id)[:3] == (D.FAILED, 0, 1)
 
 
-def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None:
+def test_a_page_past_its_lease_is_free_at_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     Worker(context, document_id).claim(later_s=-1000)
     assert FLOW.free_lost(context, set()) == 1

@@ -46,7 +46,7 @@ def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Co
         assert queries.layouts(context, document_id) == ({1: new_layout} if new_layout else {})
 
 
-def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) -> None:
+def test_a_page_from_the_cache_has_its_layout(context: Context) -> None:
     def convert_by_nodes(pages: int) -> tuple[str, Attempt]:
         document_id = insert_document(context, pages=[PageStatus.PENDING] * pages, provider="desk")
         image = context.settings.data_dir / f"{document_id}.png"
@@ -99,7 +99,7 @@ def test_a_retried_page_is_another_job_at_a_gateway_in_any_process(context: Cont
     assert asked_again == successor, "the successor gets the paid answer"
 
 
-def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:
+def test_the_text_of_an_older_attempt_has_no_layout(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     convert(context, document_id, one=("first", layout(1)))
     merge.merge_document(context, document_id, Owner("m", "1"))
@@ -139,7 +139,7 @@ def test_a_table_over_two_pages_is_merged_as_one(context: Context) -> None:
     assert f"{HEAD}\n| Nut | 1 |\n| Bolt | 2 |\n| Cog | 3 |\n\n---\n\n<!-- Page 2 -->\n\nThe end." in text
 
 
-def test_layouts_as_json_name_every_page_also_those_without_one(context: Context) -> None:
+def test_layouts_as_json_name_every_page_with_or_without_a_layout(context: Context) -> None:
     states = [PageStatus.PENDING, PageStatus.PENDING, PageStatus.FAILED]
     document_id = insert_document(context, pages=states)
     convert(context, document_id, one=("first", layout(1)), two=("# second", None))

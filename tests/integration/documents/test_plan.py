@@ -47,7 +47,7 @@ def test_lanes_go_to_the_queue_of_each_page_s_provider(context: Context) -> None
     assert lanes(context, document_id) == {CPU: 2, VISION: 3}
 
 
-def test_lanes_at_work_stay_beside_those_for_pages_that_are_due(context: Context) -> None:
+def test_lanes_at_work_stay_beside_new_lanes_for_due_pages(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     Worker(context, document_id, "w1").claim(2)
     assert lanes(context, document_id) == {CPU: 2}, "one lane holds two pages, and another takes the third"

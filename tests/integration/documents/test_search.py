@@ -129,9 +129,7 @@ def test_index_follows_the_texts_and_drops_deleted_ones(context: Context) -> Non
     assert indexed(context) == 0
 
 
-def test_a_document_merged_during_its_indexing_is_indexed_again(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_merged_during_its_indexing_is_reindexed(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_index, "_PORTION", 1)
     document = merged(context)
     portion = text_index._portion
@@ -149,7 +147,7 @@ def test_a_document_merged_during_its_indexing_is_indexed_again(
     assert find(context, "filter").unindexed == 0
 
 
-def test_pages_leave_the_index_in_portions_and_come_back_if_their_document_stays(
+def test_pages_leave_the_index_in_portions_and_return_if_their_document_stays(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_index, "_PORTION", 2)

@@ -294,7 +294,7 @@ def test_a_page_s_old_text_stays_until_a_new_one_replaces_it(context: Context) -
     assert text() == "better"
 
 
-def test_another_provider_stays_with_the_page_it_was_chosen_for(context: Context) -> None:
+def test_another_provider_stays_with_its_page(context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
     service.retry_page(context, document_id, 2, Choice("openai", "m-2"))
     assert Worker(context, document_id).claim() == [], "no longer a page for local lanes"

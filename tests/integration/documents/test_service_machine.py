@@ -65,7 +65,7 @@ choices = st.sampled_from([Choice(), Choice(), Choice("openai"), Choice("local")
 shifts = st.sampled_from([0, 0, 1000, -1000])
 """Seconds by which a claiming worker's clock differs: pages that wait become due, or the lease is over at once."""
 late = st.sampled_from([0, 0, 1, 1, 2])
-"""How many stages lie between the claim and the late finish of a stage."""
+"""The number of stages between the claim and the late finish of a stage."""
 
 
 class DocumentMachine(RuleBasedStateMachine):
@@ -313,7 +313,7 @@ class DocumentMachine(RuleBasedStateMachine):
             return list(session.execute(text(query), {"id": self.id}))
 
     def completions(self) -> Counter[int]:
-        """How often each page became COMPLETED by work."""
+        """Count the completions of each page by work."""
         query = (
             "SELECT page, count(*) FROM audit"
             " WHERE kind = 'pages' AND document = :id AND before = 1 AND after = 2 GROUP BY page"

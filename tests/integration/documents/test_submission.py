@@ -212,7 +212,7 @@ def half_a_copy(source: Path, target: Path, _: int) -> None:
 
 
 @pytest.mark.parametrize("act", ["pipeline.flows.documents.files._copy", "pathlib.Path.replace", "pathlib.Path.mkdir"])
-def test_a_full_disk_while_storing_leaves_nothing_and_says_what_to_do(
+def test_a_full_disk_while_storing_leaves_no_file_and_gives_advice(
     context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
     assert_nothing_stored(context)  # which also opens the database, while there is space

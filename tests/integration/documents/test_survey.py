@@ -59,7 +59,7 @@ def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: 
     assert all("begins here." in text for text in texts(context, document_id))
 
 
-def test_a_split_that_lost_its_worker_is_surveyed_again(context: Context, tmp_path: Path) -> None:
+def test_a_split_that_lost_its_worker_repeats_the_survey(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
     assert stage.claim(context, stage.SPLIT, document_id, Owner("dead", "r:0"))
     assert FLOW.free_lost(context, {"dead"}) == 1
@@ -68,7 +68,7 @@ def test_a_split_that_lost_its_worker_is_surveyed_again(context: Context, tmp_pa
     assert json.loads(files.survey_path(context.settings, document_id).read_text())["pages"] == 4
 
 
-def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> None:
+def test_the_survey_is_deleted_with_its_document(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
     assert split.split_document(context, document_id, OWNER)
     files.remove_all(context.settings, document_id)

@@ -175,7 +175,7 @@ def test_simultaneous_admission_deletion_and_reprocessing_cause_no_deadlock(cont
     assert marks == [True] * 12
 
 
-def test_item_of_a_lost_worker_stays_among_those_under_way(context: Context, driver: Driver, base: str) -> None:
+def test_item_of_a_lost_worker_stays_under_way(context: Context, driver: Driver, base: str) -> None:
     first, second, third = driver.note(base, "one", "two", "three")
     assert admission.admit(context) == [first, second]
     assert context.db.run(lambda session: content._claim(session, context, first, driver.owner()))

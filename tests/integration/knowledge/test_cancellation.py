@@ -118,7 +118,7 @@ def count_left(context: Context, table: object) -> int:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_cancelled_in_any_state_stops_and_can_be_read_again(
+def test_cancelled_in_any_state_stops_and_can_be_reprocessed(
     context: Context, driver: Driver, base: str, state: Callable[[Context, Driver, str], Finish]
 ) -> None:
     (item_id,) = driver.note(base, long_text("note", 5))

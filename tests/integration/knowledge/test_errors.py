@@ -104,7 +104,7 @@ def test_refused_call_is_not_repeated(driver: Driver, item_id: str, provider: Pr
         pytest.param([None, None], id="null"),
     ],
 )
-def test_invalid_vectors_are_requested_again_and_never_stored(
+def test_invalid_vectors_are_re_requested_and_never_stored(
     context: Context, driver: Driver, item_id: str, provider: ProviderServer, vectors: list[Any]
 ) -> None:
     provider.push(wrong(vectors))

@@ -29,7 +29,7 @@ def as_files(*paths: Path) -> list[Source]:
     return [Source(ItemType.FILE, path) for path in paths]
 
 
-def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_bad_ones_are_reported(
+def test_a_hundred_and_twenty_files_are_added_in_order_and_bad_files_are_reported(
     context: Context, base: str, tmp_path: Path
 ) -> None:
     paths = []

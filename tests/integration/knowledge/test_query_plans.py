@@ -20,7 +20,7 @@ pytestmark = pytest.mark.both_databases
 
 ITEMS_OF_BASE, IN_LINE = 3000, 300
 FEW = ("_claimed", "_next_run_at", "_claimable", "_line", "_admitted", "_deleting", "(id=?)", "(item_id=?", "id>?")
-"""Indexes of few rows: held ones, waiting ones, or named ones."""
+"""Indexes of few rows: held, waiting or named rows."""
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def test_reprocess_takes_a_place_at_the_end_of_the_line(context: Context, driver
 
 
 class TestMessagesOfAnOldRun:
-    """A batch whose call is under way while its item is cancelled and read again."""
+    """A batch whose call is under way while its item is cancelled and reprocessed."""
 
     @pytest.fixture
     def item_id(self, driver: Driver, base: str, context: Context) -> str:

@@ -66,7 +66,7 @@ def test_vectors_stay_with_their_songs_when_some_have_no_text(driver: Driver, pr
 
 
 @pytest.mark.usefixtures("others_succeed")
-def test_failed_embedding_never_pays_for_metadata_again(driver: Driver, provider: ProviderServer) -> None:
+def test_failed_embedding_never_repays_metadata(driver: Driver, provider: ProviderServer) -> None:
     provider.script.rule = lambda record: Fault(status=500) if record.path == EMBED else None
     add_songs(driver.context, 10)
     run_id = driver.start()

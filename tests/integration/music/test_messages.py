@@ -62,7 +62,7 @@ def test_the_run_s_own_stages_have_one_message_each(driver: Driver) -> None:
     assert [TASKS.launch(run_id), TASKS.launch(run_id)] == [1, 0]
 
 
-def test_no_message_goes_to_a_paused_queue_and_waiting_ones_go_when_it_opens(driver: Driver) -> None:
+def test_messages_for_a_paused_queue_are_sent_when_it_opens(driver: Driver) -> None:
     run_id = enqueued(driver, 10)
     queue_control.pause(driver.context, "metadata-generation", None)
     assert [TASKS.launch(run_id) for _ in range(3)] == [0, 0, 0]

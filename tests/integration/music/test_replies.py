@@ -25,7 +25,7 @@ def test_songs_missing_from_a_reply_go_back_and_fail_after_three_times(
     assert "left the song out" in str(queries.song(driver.context, "Song 3").error)
 
 
-def test_song_left_out_once_is_requested_again_in_the_same_run(driver: Driver, provider: ProviderServer) -> None:
+def test_a_song_left_out_once_is_re_requested_in_the_same_run(driver: Driver, provider: ProviderServer) -> None:
     provider.push(Fault(status=200, text='{"songs": []}'))
     add_songs(driver.context, 10)
     driver.run(driver.start())
@@ -66,7 +66,7 @@ def test_reply_that_stays_broken_fails_the_batch_and_is_kept(driver: Driver, pro
     assert calls(provider, CHAT) == 2
 
 
-def test_reply_cut_at_the_token_limit_says_what_to_do(driver: Driver, provider: ProviderServer) -> None:
+def test_a_reply_cut_at_the_token_limit_gives_advice(driver: Driver, provider: ProviderServer) -> None:
     provider.push(Fault("truncated", text='{"songs": ['))
     add_songs(driver.context, 5)
     driver.run(driver.start())

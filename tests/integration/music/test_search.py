@@ -79,7 +79,7 @@ class TestWithoutProvider:
         context.db.run(lambda session: library.flag_missing(session, library.FOLDER, now))
         assert _titles(context, "davis") == []
 
-    def test_a_song_that_comes_back_under_another_id_is_found_once(self, context: Context) -> None:
+    def test_a_song_that_returns_under_another_id_is_found_once(self, context: Context) -> None:
         _store(context, *TAGS)
         started = context.db.now()
         new = SongTags("z", "So What (Remastered)", "Miles Davis", path="a.flac")

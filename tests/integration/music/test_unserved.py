@@ -51,7 +51,7 @@ def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_paid_results
     assert calls(provider, CHAT) == 2, "the first batch's metadata was paid for before"
 
 
-def test_a_run_that_only_embeds_or_is_paused_goes_on(driver: Driver, without: Context) -> None:
+def test_a_run_that_only_embeds_or_is_paused_continues(driver: Driver, without: Context) -> None:
     add_songs(driver.context, 10)
     run_id = driver.start()
     driver.run(run_id, launches=1)

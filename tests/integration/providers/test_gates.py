@@ -44,7 +44,7 @@ def test_a_profiles_limits_are_in_force_from_the_first_sync(context: Context) ->
     assert not gates.sync(context), "nothing changed"
 
 
-def test_a_changed_limit_is_in_force_at_once_and_keeps_what_was_used(context: Context) -> None:
+def test_a_changed_limit_is_in_force_at_once_and_keeps_its_use(context: Context) -> None:
     gates.sync(context)
     assert _gate(context).admit("a").granted
     assert _gate(context).stamp("a").granted
@@ -86,7 +86,7 @@ def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_err
         assert gates.live_setting(context, "provider.p.limits").error
 
 
-def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Context) -> None:
+def test_pauses_limits_and_breakers_return_after_redis_is_emptied(context: Context) -> None:
     queue_control.change_setting(context, "provider.p.limits", "7/min")
     queue_control.pause(context, "vision.p", None, "maintenance")
     breaker = gates.breaker(context, "q:vision")

@@ -68,7 +68,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
 
-def test_a_page_goes_out_as_its_picture_and_comes_back_as_markdown_with_a_layout(
+def test_a_page_is_sent_as_its_picture_and_returned_as_markdown_with_a_layout(
     gateway: ScriptedGateway, page: PageRef
 ) -> None:
     blocks = [

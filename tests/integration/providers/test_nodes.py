@@ -267,7 +267,7 @@ def test_a_call_that_waits_at_its_gate_delays_no_other_call(nodes: Nodes) -> Non
     assert [hooks.seen for hooks in waiting] == [["ready", "sent"]] * 2
 
 
-def test_the_same_content_is_the_same_job_until_it_was_answered(gateway: ScriptedGateway, nodes: Nodes) -> None:
+def test_the_same_content_is_the_same_job_until_its_answer(gateway: ScriptedGateway, nodes: Nodes) -> None:
     nodes.complete("Hi")
     nodes.complete("Hi")
     nodes.complete("Other")

@@ -53,7 +53,7 @@ def models(context: Context) -> list[str]:
         return list(session.execute(select(SHARDS.c.model).order_by(SHARDS.c.number)).scalars())
 
 
-def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
+def test_only_the_failed_shard_is_retried(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     started = analysis.claim(context, batch)
     assert started is not None

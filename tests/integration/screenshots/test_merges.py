@@ -123,9 +123,7 @@ def test_a_merge_does_not_overwrite_a_changed_target(context: Context, hand: Han
     assert queries.show(context, first).node.title == "changed + second"
 
 
-def test_merges_are_claimed_from_both_ends_and_those_of_a_thread_in_the_order_of_time(
-    context: Context, hand: Hand
-) -> None:
+def test_merges_are_claimed_from_both_ends_and_in_order_of_time_within_a_thread(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     at = {"a1": 1, "a2": 2, "b1": 3, "c1": 4, "c2": 5}
     node_ids = hand.analyse(

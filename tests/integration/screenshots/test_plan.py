@@ -237,7 +237,7 @@ def test_only_the_flows_own_queues_have_less_urgent_messages() -> None:
     assert plan.priority(SCREENSHOT_VISION, URGENT) == 0
 
 
-def test_a_retried_batch_is_on_the_recovery_track_however_new(context: Context, new: Callable[..., list[int]]) -> None:
+def test_a_retried_batch_is_on_the_recovery_track_at_any_age(context: Context, new: Callable[..., list[int]]) -> None:
     tried, *fresh = new(8)
     change(context, tried, attempts=1, status=WorkStatus.FAILED, next_run_at=None)
     assert sent(context).index(tried) == 3

@@ -46,7 +46,7 @@ def waiting_merge(hand: Hand) -> int:
     return hand.analyse(batch, [draft("second", shots, thread="t")])[0]
 
 
-def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(context: Context, hand: Hand) -> None:
+def test_only_the_shard_of_a_lost_worker_is_resent_and_at_once(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     lost, sibling = shard.claim(context, batch, ME), shard.claim(context, batch, OTHER)
@@ -64,7 +64,7 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert (retried.id, retried.attempts) == (lost.id, 2)
 
 
-def test_expansion_of_a_lost_worker_is_sent_again(context: Context, hand: Hand) -> None:
+def test_expansion_of_a_lost_worker_is_resent(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     hand.analyse_shards(batch)
     assert expansion.claim(context, batch, ME) is not None
@@ -76,7 +76,7 @@ def test_expansion_of_a_lost_worker_is_sent_again(context: Context, hand: Hand) 
     assert unit.attempts == 2
 
 
-def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -> None:
+def test_merge_of_a_lost_worker_is_reclaimed(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
     assert merge.claim(context, ME) is not None
     assert merge.claim(context, OTHER) is None

@@ -72,7 +72,7 @@ def test_words_are_found_in_any_script(titles: Any) -> None:
     assert {words: next(iter(titles(words)), None) for words in FOUND} == FOUND
 
 
-def test_a_title_counts_more_than_what_was_on_the_screen(titles: Any) -> None:
+def test_a_title_counts_more_than_the_text_of_the_screen(titles: Any) -> None:
     assert titles("invoice") == ["Review of invoices", "Debugging"]
 
 

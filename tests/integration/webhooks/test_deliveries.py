@@ -236,7 +236,7 @@ def test_a_retry_after_one_503_does_not_wait_for_dead_endpoints(
     plan.due(context)
 
     def silent(endpoint_id: str) -> None:
-        """Make an endpoint look as after a timeout."""
+        """Give an endpoint the state after a time-out."""
         unit = delivery.claim(context, endpoint_id, driver.owner())
         assert unit is not None
         error = UnitError("did not answer", kind=ErrorKind.TRANSIENT, code="timeout")
@@ -415,9 +415,7 @@ def test_no_text_of_a_deleted_document_is_sent(context: Context, driver: Driver,
     assert b"Ann" not in b"".join(request.body for request in receiver.received)
 
 
-def test_deleting_an_endpoint_deletes_its_deliveries_even_those_under_way(
-    context: Context, driver: Driver, receiver: Receiver
-) -> None:
+def test_deleting_an_endpoint_deletes_all_its_deliveries(context: Context, driver: Driver, receiver: Receiver) -> None:
     created = service.create(context, receiver.url()).endpoint
     driver.event()
     plan.due(context)

@@ -179,7 +179,7 @@ def test_refusal_of_the_text_model_costs_one_call(
     assert row_of(context, batch).made_by == "direct"
 
 
-def test_closed_gate_uses_no_attempt_and_the_message_queues_again(
+def test_closed_gate_uses_no_attempt_and_the_message_is_requeued(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
