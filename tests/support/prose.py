@@ -59,20 +59,22 @@ def sentences(path: Path) -> Lines:
     """
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".py":
-        return _of_code(text)
+        return _of_code(text, with_messages="tests" not in path.parts)  # tests quote messages, and have texts as data
     if path.suffix == ".html":
         text = _MARKUP.sub(lambda markup: "\n" * markup[0].count("\n"), text)
     return enumerate(text.splitlines(), 1)
 
 
-def _of_code(text: str) -> Iterator[tuple[int, str]]:
+def _of_code(text: str, *, with_messages: bool) -> Iterator[tuple[int, str]]:
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _MESSAGE.search(node.value):
-            yield from enumerate(node.value.splitlines(), node.lineno)
+        match node:
+            case ast.Constant(value=str(value)) if id(node) in docstrings or (with_messages and _MESSAGE.search(value)):
+                yield from enumerate(value.splitlines(), node.lineno)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
