@@ -35,10 +35,10 @@ def described(
             yield from described(ProviderProfile, f"{variable}__<NAME>__")
 
 
-def by_default(folder: str, **given: Any) -> Settings:
+def by_default(folder: str, **values: Any) -> Settings:
     """Return settings with this data folder, independent of the caller's environment and file."""
     with patch.dict(os.environ):
         for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
             del os.environ[name]
         os.environ["PENSTOCK_DATA_DIR"] = folder
-        return Settings(**given)
+        return Settings(**values)

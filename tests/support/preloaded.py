@@ -2,7 +2,7 @@
 
     process = preloaded().start("python", ["celery", "-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
 
-A forked program is like one that was started on its own: with a session, an environment and standard streams of
+A forked program behaves like a separately started one: with a session, an environment and standard streams of
 its own, also in the process table; settings, contexts, consoles and Celery's configuration are created anew.
 It is a child of this process: the process between them ends at once, and this one adopts its children
 (`PR_SET_CHILD_SUBREAPER`). Linux only.

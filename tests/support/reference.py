@@ -198,8 +198,8 @@ def _metrics(file: Path) -> Iterator[str]:
                 case ast.Call(
                     func=ast.Name(id=kind), args=[ast.Constant(value=str(name)), ast.Constant(value=text), *more]
                 ):
-                    given = [*more, *(word.value for word in call.keywords if word.arg == "labels")]
-                    labels = ", ".join(label for of in given for label in _labels(of, lists))
+                    arguments = [*more, *(word.value for word in call.keywords if word.arg == "labels")]
+                    labels = ", ".join(label for of in arguments for label in _labels(of, lists))
                     full = f"{name}_total" if kind == "Counter" else name
                     yield f"| `{full}` | {_KINDS[kind]} | {labels} | {_linked(str(text))} |"
 

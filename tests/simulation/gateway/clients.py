@@ -25,7 +25,7 @@ class Client:
         self.socket: Socket | None = None
 
     def live(self) -> None:
-        self.world.start(self.host, self._live())
+        self.act(self._live())
 
     async def _live(self) -> None:
         while True:
@@ -59,5 +59,11 @@ class Client:
             self.socket.cut()
 
     def act(self, work: Any) -> asyncio.Task[Any]:
-        """Run a coroutine in the background, as this process."""
-        return self.world.start(self.host, work)
+        """Run a coroutine in the background, as this process. Its exception fails the seed."""
+        task = self.world.start(self.host, work)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self.world.fail(error)

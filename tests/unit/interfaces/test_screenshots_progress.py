@@ -23,7 +23,7 @@ def test_the_reason_for_waiting_batches_is_shown_once(
     progress = Progress(stack, interrupted="")
     progress.state = {1: WorkStatus.RUNNING}
     keep(progress)
-    assert capsys.readouterr().err == "", "nothing of it failed"
+    assert capsys.readouterr().err == "", "a success was reported as a failure"
     progress.state = {1: WorkStatus.FAILED}
     keep(progress)
     retries[0] = Retry("batch", 1, 12, "eye cannot be reached")

@@ -89,7 +89,7 @@ def test_several_results_need_a_folder_and_not_a_files_name() -> None:
     for inputs in (("a.pdf", "b.pdf"), ("in",)):
         assert refusal("out.md", *inputs) == "usage"
         assert refusal("out.JSON", *inputs) == "usage"
-        assert len(paths("out.md/", *inputs)) == len(inputs), "a folder, if one says so"
+        assert len(paths("out.md/", *inputs)) == len(inputs), "a slash at the end must mean a folder"
     assert paths("v1.2", "a.pdf", "b.pdf") == ["v1.2/a.md", "v1.2/b.md"]
 
 

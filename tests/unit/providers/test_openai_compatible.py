@@ -158,7 +158,7 @@ def test_a_call_ends_at_its_limit_however_the_server_holds_it(server: ProviderSe
     provider = provider_at(server.base_url, timeout_s=0.5)
     assert word_of(provider) == (ErrorKind.TRANSIENT, "timeout")
     assert server.wait_for(lambda: server.stats()["under_way"] == 0), "the connection was left open"
-    assert provider.describe(PNG, "image/png", "Convert").text, "the next call suffers"
+    assert provider.describe(PNG, "image/png", "Convert").text, "the next call failed"
 
 
 def test_a_call_to_a_server_that_never_reads_ends_at_its_limit() -> None:

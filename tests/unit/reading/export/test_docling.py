@@ -175,4 +175,4 @@ def test_spans_of_small_tables_do_not_add_up_to_gigabytes(monkeypatch: pytest.Mo
     wide = "<table><tr><td colspan=100>a</td></tr>" + "<tr><td>b</td></tr>" * 9 + "</table>\n\n"
     exported = document(page(1, block("markdown", wide * 12)))
     assert sum(len(row) for table in exported["tables"] for row in table["data"]["grid"]) == 5_000
-    assert len(exported["texts"]) == 7, "what does not fit is text"
+    assert len(exported["texts"]) == 7, "tables beyond the limit must become text"

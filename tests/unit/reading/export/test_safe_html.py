@@ -71,7 +71,7 @@ def test_pictures_are_shown_from_addresses_of_ours_alone() -> None:
     safe = html(text, "/api/mine")
     assert 'src="/api/mine/1.png"' in safe
     assert "evil.example" not in safe
-    assert safe.endswith(" two</p>\n"), "its words stay"
+    assert safe.endswith(" two</p>\n"), "the text of a removed picture is lost"
 
 
 def test_more_html_than_anybody_reads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

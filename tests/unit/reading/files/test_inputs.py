@@ -62,7 +62,7 @@ def test_results_in_a_folder_of_inputs_are_neither_inputs_nor_left_out(tmp_path)
     assert {path.relative_to(tmp_path).as_posix() for path in discover([tmp_path])} == set(names["in"])
     assert {path.relative_to(tmp_path).as_posix() for path in other_files([tmp_path])} == set(names["other"])
     below = [path for path in tmp_path.rglob("*") if is_input_below(path, tmp_path)]
-    assert sorted(below) == discover([tmp_path]), "a watcher asks of each file what a walk asks of folders"
+    assert sorted(below) == discover([tmp_path]), "a watcher and a walk disagree on inputs"
 
 
 def test_pipes_and_links_that_lead_out_are_named(tmp_path):

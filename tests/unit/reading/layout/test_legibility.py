@@ -79,7 +79,7 @@ def test_clean_text_makes_sense_also_where_recognition_is_unsure_of_it(text: str
 )
 def test_characters_that_do_not_go_together_make_no_sense_where_recognition_is_unsure(word: str) -> None:
     assert illegible_words(word, UNSURE) == [word]
-    assert illegible_words(word, 0.9) == [], "codes and names look like this, too"
+    assert illegible_words(word, 0.9) == [], "a code or a name counts as illegible"
 
 
 def test_a_guessed_word_of_any_shape_is_illegible() -> None:

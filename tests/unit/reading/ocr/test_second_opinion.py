@@ -75,7 +75,7 @@ def test_the_programs_own_children_are_killed_with_it(fake: Path, tmp_path: Path
     started = tmp_path / "started"
 
     assert not second_opinion.read(tmp_path, _LIMITS, lambda: not (started.exists() and started.read_text()))
-    wait_until(lambda: _has_ended(int(started.read_text())), 60, "what it started has ended")
+    wait_until(lambda: _has_ended(int(started.read_text())), 60, "the script's own child has ended")
 
 
 def _has_ended(pid: int) -> bool:

@@ -1,7 +1,7 @@
 """A process that has read a file forks, as workers do: `python -m tests.unit.reading.sandbox.forked_reader`.
 
-In a process of its own: the fork of one that has run other tests has their objects, and those may wait for threads that
-a fork does not have.
+It runs in its own process: a fork of the tests' process would inherit objects of other tests, which may wait for
+threads that a fork does not have.
 """
 
 import os

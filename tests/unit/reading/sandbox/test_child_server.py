@@ -100,7 +100,7 @@ def test_when_the_server_is_killed_its_children_go_on_and_the_next_is_started(
     (reader,) = readers(server)
     child_process.use_server(tmp_path / "readers.sock")  # without waiting
     server.kill()
-    wait_until(lambda: reader.ppid() != server.pid, 60, "the server is gone")
+    wait_until(lambda: reader.ppid() != server.pid, 60, "the server has ended")
     assert "some words" in read(tmp_path)
     assert not started(), "a new child was started"
     reader.kill()

@@ -83,7 +83,7 @@ def test_menus_contents_and_links_of_headings_to_themselves_are_not_text(tmp_pat
         "* [See also](/see)",
     ]
     menu = written(tmp_path / "menu.html", '<nav><ul><li><a href="/a">One thing</a></ul></nav>')
-    assert "One thing" in read(menu).text, "it is all there is"
+    assert "One thing" in read(menu).text, "the only text of the page is lost"
     deep = written(tmp_path / "deep.html", "<ul><li><a href='#x'>y</a>" * 3000)
     assert "y" in read(deep).text
 
@@ -238,7 +238,7 @@ def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
     reader = threading.Thread(target=lambda: failed.append(refusal(slow_file)))
     reader.start()
     (process,) = wait_until(running_children, 60, "a child reads")
-    wait_until(lambda: process.memory_info().rss > 150_000_000, 60, "it has begun with the file")
+    wait_until(lambda: process.memory_info().rss > 150_000_000, 60, "the child has started to read the file")
     process.send_signal(signal.SIGSEGV)
     reader.join(60)
     assert failed[0].code == "unreadable"
