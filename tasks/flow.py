@@ -390,7 +390,11 @@ def _give_back_admission(guarded: GuardedCall, other: str, message: str) -> None
 
 
 def _has_ended(holder: str) -> bool:
-    """Whether a holder of a place has certainly ended, although its lease may still hold."""
+    """Whether the holder of a place has certainly ended: a dead process of this worker, or a message that no thread of
+    this process works on.
+
+    False for other workers' processes, whose state is unknown here.
+    """
     process, _, message = holder.rpartition("/")
     return identity.has_ended(process) or (process == identity.process_id and not deliveries.under_way(message))
 

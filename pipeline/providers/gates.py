@@ -243,10 +243,12 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
 def remember_breaker(
     context: Context, name: str, state: BreakerState | None, why: str = "", *, profile: str = ""
 ) -> None:
-    """Record in the database that a breaker has opened, or with None that it is about to close, and `why`; publish
-    that. Does not touch Redis's breaker.
+    """Record that a breaker opened for `state.left_s` seconds, or with None that it closed for the reason `why`;
+    publish that.
 
-    So an emptied Redis does not close it, and the watchdog does not open it because of calls before it closed.
+    Leaves Redis's breaker to the caller. `profile`: the digest of the settings with which it opened; empty if a person
+    opened it. An emptied Redis does not close a recorded breaker, and the watchdog does not open it because of calls
+    before it closed.
     """
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)

@@ -134,7 +134,8 @@ class _Room:
         """Bytes since the last check; None before the first one."""
 
     def note(self, settings: Settings, written: int) -> None:
-        """Count written bytes, and check the folder's size if that is due."""
+        """Count written bytes. At the first call, and whenever a twentieth of the allowed size was written, remove the
+        least recently used pictures if the folder exceeds that size."""
         most = settings.documents.page_pictures_mb * 1_000_000
         with self._lock:
             is_time = self._written is None or self._written + written > most // _FRACTION

@@ -29,7 +29,10 @@ _AT_ONCE = 20
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the due pages of removed providers, and return their documents' ids. Reads all waiting pages."""
+    """Fail the due pages of removed providers in processing documents; return the ids of the changed documents.
+
+    Handles at most `PORTION` pairs of document and provider per call. The query scans all waiting pages.
+    """
     processing = select(DOCUMENTS.c.id).where(DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     query = (
         select(PAGES.c.document_id, PAGES.c.provider)

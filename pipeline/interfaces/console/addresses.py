@@ -23,7 +23,8 @@ async def placed(request: Request) -> None:
 
 
 def place(request: HTTPConnection) -> None:
-    """Set the proxy's prefix, which `url` puts before paths, in code that no endpoint's dependency precedes."""
+    """Make `url` put the settings' `api.prefix` before paths. For code that can run without the dependency `placed`,
+    such as error handlers."""
     _PREFIX.set(request.app.state.context.settings.api.prefix)
 
 

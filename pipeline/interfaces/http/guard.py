@@ -118,7 +118,8 @@ class Guard:
 
 
 def _is_of_another_site(headers: Headers) -> bool:
-    """Whether the browser says, in `Sec-Fetch-Site`, that a page of another site made it send this."""
+    """Whether `Sec-Fetch-Site` says that a page of another origin caused this request: `cross-site` or `same-site`.
+    False without the header."""
     return headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 

@@ -151,7 +151,7 @@ def retry_failed(
     document_id: HexId,
     options: RetryOptions | None = None,
 ) -> DocumentView:
-    """Retry failures: the failed pages, else the merge, or the whole document if it failed before it had pages."""
+    """Retry the failed pages and untried pages of a partial result; without any, the merge or the whole document."""
     return accepted(
         request, response, documents.retry_failed.by(caller, document_id, **(options or RetryOptions()).model_dump())
     )

@@ -41,7 +41,10 @@ class Assembly:
         return blocks + self._notes
 
     def _pieces(self, order: Sequence[Sequence[Item]]) -> list[Piece]:
-        """Return the pieces of all columns; join a paragraph that continues in the next column."""
+        """Return tables, pictures and lists of groups in reading order; move footnotes to `_notes`.
+
+        If text ends a column and text starts the next, merge both lists, and join a paragraph that continues.
+        """
         pieces: list[Piece] = []
         for column in order:
             for number, piece in enumerate(self._column(column)):

@@ -223,7 +223,11 @@ class PageConversion:
             return ""
 
     def _answers_on_record(self, key: str) -> int:
-        """Count the completed attempts on record for this key. A killed worker's successor counts the same number."""
+        """Count the completed attempts in the ledger with this cache key.
+
+        The number is part of a node request's content: a requested retry differs from earlier ones, and the successor
+        of a killed worker repeats its request.
+        """
         answered = select(func.count()).where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
         with self._context.db.read() as session:
             return session.execute(answered).scalar_one()

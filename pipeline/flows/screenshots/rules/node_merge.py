@@ -90,7 +90,8 @@ def merge_keywords(first: Sequence[str], second: Sequence[str]) -> tuple[str, ..
 
 
 def merge_entities(first: Iterable[EntityMention], second: Iterable[EntityMention]) -> tuple[EntityMention, ...]:
-    """Join two lists; each name (in any case) keeps its higher confidence, and a type if either has one."""
+    """Return one mention for each `entity_key`: the mention of higher confidence, on a tie the earlier one. If it lacks
+    a type, it takes the other's."""
     by_key: dict[str, EntityMention] = {}
     for entity in (*first, *second):
         key = entity_key(entity.name)

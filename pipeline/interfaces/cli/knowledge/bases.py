@@ -86,7 +86,8 @@ def by_state(counts: dict[str, int]) -> str:
 
 
 def vectors(base: "BaseView") -> str:
-    """The provider and model of a base's vectors."""
+    """Return a base's provider and model as words for a table; of a base without a provider, that it compares words,
+    not meaning."""
     if base.provider == "local":
         return "local (words, not meaning)"
     return one_line(f"{base.provider} {base.model}")
