@@ -93,7 +93,7 @@ def waiting(
 
 
 def held(session: Session, work: Work) -> list[Held]:
-    """The held units, by process and scope."""
+    """Count the held units: one entry per process and scope, with the number of its units and of its messages."""
     c = work.table.c
     working = select(c.worker_id, work.scope.label("scope"), c.request_id).where(work.working).subquery().c
     query = select(working.worker_id, working.scope, func.count(), func.count(working.request_id.distinct()))

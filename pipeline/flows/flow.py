@@ -123,9 +123,9 @@ class Flow:
             return set[str]().union(*(holders(session, work) for work in self.works))
 
     def held(self, context: Context) -> list[Held]:
-        """Return the units that processes hold now."""
+        """Count the units that processes hold now: see `backlog.held`."""
         with context.db.read() as session:
-            return [unit for work in self.works for unit in held(session, work)]
+            return [count for work in self.works for count in held(session, work)]
 
     def figures(self, context: Context, *, also_none: bool = False) -> dict[str, dict[str, int]]:
         """Count rows by the name of their state, for each table that people follow.

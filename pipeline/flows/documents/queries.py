@@ -91,7 +91,8 @@ def commonest_error(session: Session, document_id: str) -> str:
 
 
 def page(context: Context, document_id: str, number: int) -> PageView:
-    """Return a page. Raises `UnknownDocument`, or `UserError` for an unknown page."""
+    """Return a page by its position in the result, from 1; its number in the file, `page_source`, may differ. Raises
+    `UnknownDocument`, or `UserError` for an unknown page."""
     return view_of(PageView, _page(context, document_id, number, PAGES))
 
 

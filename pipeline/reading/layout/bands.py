@@ -38,7 +38,8 @@ def of_page(lines: Iterable[Line], height: float) -> tuple[Band, ...]:
 
 
 def of_row(row: Row, height: float) -> Band | None:
-    """Return the row's band, if it is near an edge and short enough for a running head."""
+    """Return the row's place, style, numbers and other words, to compare with rows of other pages; None if it is not
+    near an edge of the page, or is too long for a running head."""
     if not math.isfinite(height) or height <= 0 or len(row.text) > _MAX_CHARS:
         return None
     zone = "t" if row.bottom < ZONE * height else "b" if row.top > (1 - ZONE) * height else ""

@@ -50,7 +50,8 @@ class KeptQuestion(Question):
 
 
 def _paid(question: Question) -> list[str]:
-    """Return the names of the models that the search calls; empty if it costs nothing."""
+    """Return the models that this search calls, as `provider:model`, even if their calls are free; empty if it calls
+    none. Raises `UnknownBase`."""
     return knowledge.asks(question.base or None) if question.meaning and question.q else []
 
 
