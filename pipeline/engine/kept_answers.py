@@ -59,7 +59,7 @@ def keep(
     folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], content: Mapping[str, Any] | None
 ) -> Path | None:
     """Write an answer to disk and fsync it; return its path. None if the disk refuses it: the database may still store
-    it. `said` None: keep the call's record only."""
+    it. `content` None: keep the call's record only."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
@@ -83,7 +83,7 @@ def claims(folder: Path) -> set[str]:
 
 
 def late(folder: Path) -> Iterator[KeptAnswer]:
-    """Yield answers older than `LATE_S`; beyond `KEPT_S`, with `said` None. Removes unreadable files: their writers
+    """Yield answers older than `LATE_S`; beyond `KEPT_S`, with `content` None. Removes unreadable files: their writers
     died while they wrote."""
     for path in _paths(folder):
         with suppress(FileNotFoundError):  # another process settled it

@@ -18,8 +18,8 @@ _signature: list[Callable[[], Mapping[str, str]]] = []
 
 
 def sign(fields: Callable[[], Mapping[str, str]]) -> None:
-    """Add the fields that `who` returns, which name the writer, to every line of this process and of its forks;
-    replaces an earlier `who`."""
+    """Add the fields that `fields` returns, which name the writer, to every line of this process and of its forks;
+    replaces those of an earlier call."""
     _signature[:] = [fields]
 
 

@@ -15,7 +15,7 @@ PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
 SEARCH = "search"
 """The scope of calls for searches. Their unit is the API caller's id; 0 without one."""
-_UNSAID: dict[str, Any] = {"preview": "", "error": None}
+_ERASED: dict[str, Any] = {"preview": "", "error": None}
 _KEPT = "traces.kept"
 _BESIDE = frozenset({"kept", "of"})
 """Keys of a trace without a column: the file of its answer, and the items for `accounts.charge`."""
@@ -107,7 +107,7 @@ def preview(text: str) -> str:
 
 def erase(session: Session, *which: ColumnElement[bool]) -> None:
     """Blank the texts in matching traces, because their subject was deleted. Costs stay."""
-    session.execute(update(AiCall).where(*which).values(**_UNSAID))
+    session.execute(update(AiCall).where(*which).values(**_ERASED))
 
 
 def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool = False) -> bool:
@@ -117,7 +117,7 @@ def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool =
     Returns whether the row is new: a repeated transaction finds its own. `deleted`: the call's subject was deleted
     during the call, so the row keeps no texts. The commit of the row removes the file `trace["kept"]`.
     """
-    return bool(record_all(session, [{**trace, **(_UNSAID if deleted else {})}])) if trace is not None else False
+    return bool(record_all(session, [{**trace, **(_ERASED if deleted else {})}])) if trace is not None else False
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:

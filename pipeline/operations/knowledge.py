@@ -130,8 +130,8 @@ def add_notes(base_id: str, texts: str | Iterable[str]) -> Added:
     return add(base_id, [Source(ItemType.NOTE, text=text) for text in _several(texts)])
 
 
-def _several(item_ids: str | Iterable[str]) -> Iterable[str]:
-    return [item_ids] if isinstance(item_ids, str) else item_ids
+def _several(values: str | Iterable[str]) -> Iterable[str]:
+    return [values] if isinstance(values, str) else values
 
 
 def add_directory(

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -60,6 +61,7 @@ def users_lock(settings: Settings) -> FileLock:
 
 
 def is_supervised(settings: Settings) -> bool:
-    """Whether a supervisor runs for this data folder."""
-    with supervisor_lock(settings) as lock:
+    """Whether a supervisor runs for this data folder. False without access to it."""
+    with suppress(OSError), supervisor_lock(settings) as lock:
         return not lock.acquire(shared=True)
+    return False

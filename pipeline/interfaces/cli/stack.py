@@ -43,6 +43,8 @@ def up(
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
     """Run `up`, and call `when_ready` once workers are ready. Raises `UserError` if `up` runs here already."""
+    import psutil
+
     from pipeline.engine.logs import configure
     from pipeline.nodes.settings import gateway_settings
     from pipeline.standalone.address import check_free
@@ -59,7 +61,8 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
         waited = False
         while not lock.acquire():
             info = read_info(settings)
-            if info is not None and info.mode == "up":
+            # A killed `up` leaves its file behind, and another process may hold the lock for an instant to look at it.
+            if info is not None and info.mode == "up" and psutil.pid_exists(info.pid):
                 raise UserError(f"already up for {settings.data_dir} (process {info.pid})", code="up")
             if not waited and info is not None:
                 err.print("Another command runs a stack here; waiting until it ends …")

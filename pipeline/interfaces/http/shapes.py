@@ -18,6 +18,6 @@ def example(**values: JsonValue) -> ConfigDict:
 
 
 def started(description: str) -> dict[str, Any]:
-    """Return the OpenAPI description of a 202 with its `Location`. `what`: the description's text."""
+    """Return the OpenAPI description of a 202 with its `Location`. `description`: what the 202 means."""
     location = {"description": "The address of what started.", "schema": {"type": "string"}}
     return {"description": description, "headers": {"Location": location}}

@@ -277,7 +277,7 @@ def test_the_ledger_and_the_traces_keep_paid_calls(context: Context) -> None:
     worker.settle(good(paid, call_id=uuid4().hex, cost=0.25, cache_key="k", prompt_hash="h"), good(other, cached=True))
     first, second = attempts(context, document_id)
     assert (first.cost, document(context, document_id).cost) == (0.25, 0.25)
-    assert [(paid.provider, paid.attempts, paid.cached, paid.cost) for paid in queries.costs(context, document_id)] == [
+    assert [(cost.provider, cost.attempts, cost.cached, cost.cost) for cost in queries.costs(context, document_id)] == [
         ("local", 2, 1, 0.25)
     ]
     assert (first.input_tokens, first.output_tokens, first.latency_ms, first.model) == (10, 5, 7, "m-1")

@@ -233,7 +233,7 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
         done.set()
         seen = reader.result(60)
     assert seen == list(range(1, WRITERS * EACH * 2 + 1))
-    assert [writer for writer in logs if writer["event"] == "database.retry"] == [], "no transaction was in a deadlock"
+    assert [line for line in logs if line["event"] == "database.retry"] == [], "no transaction was in a deadlock"
     with context.db.read() as session:
         assert session.execute(select(func.count()).select_from(EVENTS)).scalar_one() == len(seen)
 

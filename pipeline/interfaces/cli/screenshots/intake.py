@@ -165,7 +165,7 @@ def line(job: Job) -> str:
             )
         case "excluded":
             return f"{name}: left out: its program or title is excluded (`penstock screenshots exclusions`)"
-    why = (job.error or str(getattr(intake, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
+    why = job.error.removeprefix(f"{job.path}").removeprefix(": ").strip()
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 

@@ -189,7 +189,7 @@ def list_calls(request: Request, caller: ByCaller, page: Annotated[CallsPage, Qu
         request,
         "calls/index.html",
         filters=filters,
-        spans={name: stats[0] for name, stats in SPANS.items()},
+        spans={name: label for name, (label, *_) in SPANS.items()},
         flows=FLOWS,
         statuses=OUTCOMES,
         models=sorted({stats.model for stats in series.models} | ({filters.model} - {None})),
