@@ -34,7 +34,7 @@ NODE_NAMES = table_of(NodeName)
 
 
 def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
-    """Make the token the owner of the name; harmless if it is already. `most`: names that one token may own.
+    """Make the token the owner of the node's name; harmless if it is already. `most`: how many names one token may own.
 
     Raises `UserError` if another usable token owns the name or is restricted to it, or if the token owns too many
     names.
@@ -63,11 +63,12 @@ def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
 
 
 def all_names(context: Context) -> dict[str, str]:
-    """Map each name to the id of the token that owns it."""
+    """Map each node's name to the id of the token that owns it, which may be revoked or expired."""
     with context.db.read() as session:
         return {row.node_id: row.token_id for row in session.execute(select(NODE_NAMES))}
 
 
 def free(context: Context, node_id: str) -> None:
-    """Free a name: the next token that registers a node by it owns it. Harmless if no token owns it."""
+    """Forget the owner of a node's name: the next token that registers a node by it owns it. Harmless if no token owns
+    it."""
     context.db.run(lambda tx: tx.execute(delete(NODE_NAMES).where(NODE_NAMES.c.node_id == node_id)))

@@ -58,12 +58,14 @@ class Revocation:
 
 
 def is_used(context: Context) -> bool:
-    """Whether any token exists. Without one no client can ever connect, so the gateway needs no upkeep."""
+    """Whether any token exists, usable or not. Without one no client can ever connect, so the gateway needs no
+    upkeep."""
     return bool(tokens.list_tokens(context))
 
 
 def is_offline(context: Context) -> bool:
-    """Whether the gateway shares an embedded Redis that is down. A call to the gateway does not start it."""
+    """Whether the gateway uses Penstock's own embedded Redis, and that is not running. Asks no Redis, and starts
+    none."""
     redis = gateway_settings(context.settings).redis
     return redis.mode == "single" and not redis.url and not context.online
 
@@ -111,7 +113,8 @@ def nodes(context: Context) -> list[NodeView]:
 
 
 def node(context: Context, node_id: str) -> NodeView:
-    """Return a node with the jobs that hold its slots. Raises `UserError` for an unknown node."""
+    """Return a node, connected or gone lately, with the ids of the jobs that hold its slots. Raises `UserError` for an
+    unknown node."""
     names = _token_names(context)
 
     async def read(store: Store) -> NodeView:
@@ -124,7 +127,8 @@ def node(context: Context, node_id: str) -> NodeView:
 
 
 def drain(context: Context, node_id: str, reason: str = "") -> NodeView:
-    """Ask a node to finish its jobs and to exit. Raises `UserError` if the node is not connected."""
+    """Ask a connected node to finish its jobs and to exit, without waiting for it. Returns the node as known now.
+    Raises `UserError` if it is not connected."""
     names = _token_names(context)
 
     async def send(store: Store) -> NodeView:
@@ -141,9 +145,11 @@ def drain(context: Context, node_id: str, reason: str = "") -> NodeView:
 
 
 def revoke(context: Context, node_id: str) -> Revocation:
-    """Close a node's connection now, and revoke the tokens restricted to it. Its jobs go to other nodes.
+    """Revoke the tokens restricted to a node, and ask its instance to close its connection now. Its jobs go to other
+    nodes.
 
-    Raises `UserError` if the node is not connected and no token is restricted to it.
+    A token that other nodes may use stays valid, so a node with such a token can connect again. Raises `UserError` if
+    the node is not connected and no token is restricted to it.
     """
     now, known = context.db.now(), tokens.list_tokens(context)
     own = [token for token in known if token.node_id == node_id and token.usable(now)]
@@ -185,9 +191,10 @@ def free(context: Context, node_id: str) -> None:
 
 
 def revoke_token(context: Context, name_or_id: str) -> TokenView:
-    """Revoke a token and close its connections: at once, or within seconds if Redis is away.
+    """Revoke the token with this name, id or beginning of an id, and ask all instances to close its connections;
+    without Redis they notice within seconds.
 
-    Raises `UserError` unless exactly one token has this name.
+    Raises `UserError` for no match or several.
     """
     revoked = tokens.revoke(context, name_or_id)
 
@@ -234,10 +241,11 @@ def job(context: Context, job_id: str) -> JobView:
 
 
 def cancel(context: Context, job_id: str) -> JobView:
-    """Ask an instance to cancel a job: every waiting session gets an error. Harmless if the job is done.
+    """Ask a living instance to cancel a job, or cancel it here if none lives: every waiting session gets an error.
+    Harmless if the job is done.
 
-    Returns the job as it was before the instance acts. Without a living instance the job is cancelled here. Raises
-    `UserError` for an unknown job.
+    Returns the job as it was before that instance acts, or after being cancelled here. Raises `UserError` for an
+    unknown job.
     """
     names = _token_names(context)
 
@@ -291,7 +299,8 @@ def dlq(context: Context, limit: int = 100) -> list[DeadLetterView]:
 
 
 def replay(context: Context, instance_id: str, letter_id: str) -> None:
-    """Put a dead letter back into its inbox. Another instance reads it if its instance is dead. Raises `UserError`."""
+    """Move a dead letter back into its instance's inbox; if the instance is dead, another one handles it. Raises
+    `UserError` for an unknown letter."""
     if not _call(context, lambda store: letters.replay(store, instance_id, letter_id)):
         raise _unknown_letter(instance_id, letter_id)
 
@@ -310,7 +319,7 @@ def _unknown_letter(instance_id: str, letter_id: str) -> UserError:
 
 
 def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
-    """Return the status of the gateway over all its instances."""
+    """Return the state of the gateway over all its instances: nodes, slots, sessions, jobs, lines and dead letters."""
 
     async def read(store: Store) -> GatewayView:
         known = await Instances(store).all()
@@ -336,8 +345,8 @@ def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
 
 
 def tend(context: Context, patience_s: float = PATIENCE_S) -> UpkeepCounts:
-    """Run the upkeep: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs. Returns counts, all
-    0 if another process runs it."""
+    """Run the upkeep once: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs. Returns
+    counts, all 0 if another process has the lease for it."""
 
     async def run(store: Store) -> UpkeepCounts:
         counts = await upkeep.tend(store)

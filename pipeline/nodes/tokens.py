@@ -67,7 +67,8 @@ def create(
 
 
 def authenticate(context: Context, secret: str, kind: TokenKind | None = None) -> TokenView | None:
-    """Return the usable token with this secret, if its kind is `kind` or `kind` is None. Reads the database."""
+    """Return the token with this secret if it is neither revoked nor expired, and of this kind; `kind` None: of any.
+    Reads the database."""
     token = _TOKENS.authenticate(context, secret)
     return token if token is not None and kind in (None, token.kind) else None
 
@@ -78,7 +79,8 @@ def still_usable(context: Context, ids: Collection[str]) -> set[str]:
 
 
 def revoke(context: Context, name_or_id: str) -> TokenView:
-    """Revoke a token. Harmless if it is revoked already. Raises `UserError` unless exactly one token has this name.
+    """Revoke the token with this name, id or beginning of an id. Harmless if it is revoked already. Raises `UserError`
+    for no match or several.
 
     Gateway instances notice within seconds and close its connections. `service.revoke_token` notifies them at once.
     """

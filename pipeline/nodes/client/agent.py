@@ -75,7 +75,8 @@ class AgentOptions:
 class Agent:
     """One node. Call `run` on an event loop, and `drain` or `stop` on the same loop to end it.
 
-    `tell` gets a sentence at each registration and each loss of the connection."""
+    `report` gets a sentence at each registration, at each new reason for a lost connection, and at the end.
+    """
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class Agent:
         self._reported: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
-        """Serve jobs until `drain` has completed or `stop` is called. Raises `NodeRefused`."""
+        """Connect, register and serve jobs until `drain` has completed or `stop` is called; connect again after each
+        lost connection. Raises `NodeRefused`."""
         connecting = asyncio.create_task(self._connect())
         ending = asyncio.create_task(self._ended.wait())
         try:
@@ -107,8 +109,8 @@ class Agent:
             connecting.result()
 
     def drain(self, why: str) -> None:
-        """Take no new jobs, and end once the running ones are finished and the gateway has their results, or after
-        `grace_s`. Harmless if repeated."""
+        """Take no new jobs; `run` ends once the running jobs are finished and the gateway has their results, or after
+        `grace_s`. Returns at once; harmless if repeated. `why` is reported."""
         if self.bench.closed:
             return
         self.bench.closed = True
@@ -119,7 +121,7 @@ class Agent:
         self._check()
 
     def stop(self) -> None:
-        """End now. The gateway gives the running jobs to other nodes."""
+        """Make `run` end now. Running jobs and unsent results are lost; the gateway gives these jobs to other nodes."""
         self._ended.set()
 
     def _grace_over(self) -> None:

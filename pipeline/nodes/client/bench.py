@@ -73,8 +73,8 @@ class Results:
         return finished is not None
 
     def refuse(self, key: Key, times: int) -> None:
-        """Count that the gateway closed a connection on which this result was sent. Drops the result at the count
-        `times`."""
+        """Count a connection that the gateway closed because of a message, after this result was sent on it. Drops the
+        result once the count is `times`."""
         if key in self._finished:
             self._refused[key] = self._refused.get(key, 0) + 1
             if self._refused[key] >= times:
@@ -126,7 +126,7 @@ class Bench:
 
     @property
     def idle(self) -> bool:
-        """Whether no job runs, and no result waits for the gateway."""
+        """Whether all running jobs are cancelled or none runs, and no result waits for the gateway."""
         return not self.wanted and not len(self.results)
 
     def held(self) -> tuple[HeldJob, ...]:
@@ -135,7 +135,8 @@ class Bench:
         return tuple(HeldJob(job_id=job_id, attempt=attempt) for job_id, attempt in keys)
 
     def connect(self, outbox: Outbox) -> None:
-        """Send on a new connection. Repeats the progress of running jobs and all kept results first."""
+        """Put messages into `outbox`, the queue of a new connection, from now on: first the progress of running jobs
+        and all kept results."""
         self._outbox = outbox
         for key, job in self._running.items():
             if job.wanted:
@@ -144,14 +145,16 @@ class Bench:
             self._send(key)
 
     def disconnect(self) -> None:
-        """Keep working without a connection."""
+        """Note the lost connection: jobs run on and their results are kept, but no more pieces of their texts are
+        sent."""
         self._outbox = None
         for job in self._running.values():
             job.streaming = False
 
     def take(self, job: JobAssign, parts: Sequence[bytes]) -> None:
-        """Start a job. For a running or finished attempt, repeat its progress or result; ignore an attempt that is
-        over. Without a free slot, answer `NODE_BUSY`."""
+        """Start a job in a thread of its own. For a running or finished attempt, send its progress or result again;
+        ignore an attempt whose result the gateway has received, or that a later attempt replaced. While draining or
+        without a free slot, answer `NODE_BUSY`."""
         key = (job.job_id, job.attempt)
         running = self._running.get(key)
         if running is not None and running.wanted:
@@ -166,14 +169,16 @@ class Bench:
             self._start(key, job, parts)
 
     def cancel(self, key: Key) -> None:
-        """Drop the result of this attempt. The attempt's thread keeps its slot until it ends."""
+        """Drop the result of this attempt, now or when its thread ends; the thread cannot be stopped, and keeps its
+        slot until then."""
         if key in self._running:
             self._running[key].wanted = False
         self.results.drop(key)
         self._changed()
 
     def received(self, key: Key, *, taken: bool) -> None:
-        """Drop a result that the gateway has received, and remember its key."""
+        """Drop a result that the gateway has received, and remember its key, so that `take` ignores the attempt.
+        `taken` False: the result came too late for the gateway."""
         if not self.results.drop(key):
             return
         if not taken:

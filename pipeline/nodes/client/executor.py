@@ -34,9 +34,11 @@ class Executor(Protocol):
         attachments: Sequence[tuple[Attachment, bytes]],
         partial: Callable[[str], None],
     ) -> tuple[dict[str, Any], Parts]:
-        """Do one job. Returns the result and its attachments. An empty `model`: the executor chooses.
+        """Do one job, and return its result and attachments. Called in a thread for each job. An empty `model`: the
+        executor chooses.
 
-        Calls `partial` with pieces of a text, if it produces any. Raises `UnitError`."""
+        Calls `partial` with the next piece of the generated text, if it streams any. Raises `UnitError`.
+        """
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ def failed(key: Key, error: JobError) -> Finished:
 
 
 def execute(executor: Executor, job: JobAssign, parts: Sequence[bytes], partial: Callable[[str], None]) -> Finished:
-    """Do a job. Never raises: an error becomes the outcome. Sends only the messages of `UnitError`s.
+    """Do a job, and return its result as an encoded message. Never raises: an error becomes a message with the error.
 
-    Logs any other error without its message, which may quote the job."""
+    Sends the texts of `UnitError`s alone. Logs any other error without its text, which may quote the job.
+    """
     key = (job.job_id, job.attempt)
     try:
         attachments = list(zip(job.attachments, parts, strict=True))

@@ -86,7 +86,8 @@ class Link(Generic[Incoming]):
     async def send(self, message: Message | bytes, parts: Sequence[bytes] = ()) -> None:
         """Send a message, encoded or not, and its attachments.
 
-        Aborts the connection if it is cancelled half-way, since no other message may come between the frames."""
+        A cancelled or failed call aborts the connection, since the gateway has only a part of the message.
+        """
         head = message if isinstance(message, bytes) else message.model_dump_json(exclude_none=True).encode()
         async with self._sending:
             complete = False
@@ -109,9 +110,11 @@ class Link(Generic[Incoming]):
             raise failure(error) from None
 
     async def receive(self) -> tuple[Incoming, tuple[bytes, ...]]:
-        """Return the next message of a known type with its attachments. Raises `BadMessage` for invalid frames.
+        """Return the next message of a known type with its attachments; skip others. Raises `BadMessage` for invalid
+        frames, `LinkFailed` if the connection is lost or an attachment is late.
 
-        An `error` message of the gateway becomes the reason of the `LinkFailed` that follows it."""
+        An `error` message of the gateway becomes the reason of the `LinkFailed` that follows it.
+        """
         while True:
             text = await self._next()
             if not isinstance(text, str):
@@ -182,7 +185,9 @@ async def open_link(
 ) -> AsyncIterator[Link[Incoming]]:
     """Connect to `url` with `token`, and close the connection at the end of the block. Raises `LinkFailed`.
 
-    `trust`: the trusted authorities for `wss://`; None: those of the system."""
+    `kind`: the messages that the link accepts; `trust`: the trusted authorities for `wss://`, None: those of the
+    system.
+    """
     # Ignore proxies of the environment: gateways are usually near, and proxies cut long connections. Do not compress:
     # pictures are compressed already.
     tls: dict[str, Any] = {"ssl": trust} if trust is not None and url.startswith("wss:") else {}
@@ -256,11 +261,11 @@ class BackOff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """Count a failure, and return the wait after it."""
+        """Count a failure, and return how many seconds to wait after it; does not wait itself."""
         most = min(self._longest_s, self._first_s * 2 ** min(self.failures, 30))
         self.failures += 1
         return random.uniform(0, most)  # noqa: S311  # spreads load, guards nothing
 
     def reset(self) -> None:
-        """Start again with the shortest wait."""
+        """Forget the failures, so that the next wait is short again."""
         self.failures = 0

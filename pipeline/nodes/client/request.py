@@ -90,14 +90,15 @@ class Pending:
     on_sent: list[OnSent] = field(default_factory=list)
 
     def was_sent(self) -> None:
-        """Count that the request was handed to the network, and call the `on_sent` callbacks once."""
+        """Count one sending of the request; at the first, call the `on_sent` callbacks."""
         self.sends += 1
         callbacks, self.on_sent = self.on_sent, []
         for callback in callbacks:
             _call(callback)
 
     def piece(self, attempt: int, text: str) -> None:
-        """Forward a piece of the answer, unless it is of an earlier attempt than the last piece."""
+        """Pass a piece of the answer's text to the `on_partial` callbacks, unless a later attempt has sent a piece
+        already."""
         if attempt >= self.attempt:
             self.attempt = attempt
             for callback in self.on_partial:
@@ -160,7 +161,8 @@ class Pendings:
         return pending
 
     def leave(self, pending: Pending) -> None:
-        """Remove a waiter. When the last leaves, forget the request, and cancel it if it was sent and not `kept`."""
+        """Remove a waiter. When the last leaves, forget the request; if it was sent and not `kept`, `changed` returns
+        its id for cancelling."""
         pending.waiters -= 1
         if not pending.waiters and self._forget(pending) and pending.sends and not pending.kept:
             self._cancels[pending.bundle.request_id] = None
@@ -182,7 +184,7 @@ class Pendings:
         return True
 
     def connected(self, window: int) -> None:
-        """Mark all requests as unsent, for a new connection that takes `window` requests at once."""
+        """Mark all requests as unsent, for a new connection that takes at most `window` unanswered requests."""
         self._window = window
         self._in_flight.clear()
         self._unsent = deque(self._known.values())
@@ -191,7 +193,7 @@ class Pendings:
         self._changed.set()
 
     async def changed(self) -> list[str]:
-        """Wait until requests may be unsent. Returns the ids of requests to cancel."""
+        """Wait until a request was added, answered or left, or a connection opened. Returns each id to cancel once."""
         await self._changed.wait()
         self._changed.clear()
         cancels = list(self._cancels)

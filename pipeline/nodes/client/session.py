@@ -92,7 +92,8 @@ class Session:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection. Unanswered requests fail."""
+        """Close the connection. Unanswered requests fail with the transient code `closed`; the session cannot be used
+        again."""
         self._closed = True
         if self._running is not None:
             self._running.cancel()
@@ -105,7 +106,8 @@ class Session:
         return self._closed
 
     async def connected(self, timeout_s: float = 10) -> SessionWelcome:
-        """Wait for a connection, and return the gateway's welcome. Raises `UnitError`."""
+        """Wait up to `timeout_s` for a connection, opening one if necessary, and return the gateway's welcome. Raises
+        `UnitError`."""
         self._start()
         if self.welcome is not None:
             return self.welcome
@@ -135,9 +137,10 @@ class Session:
         Raises `UnitError`; `JobFailed` if the gateway or a node answered with an error.
 
         A repeated `request_id` names the same job, even from another process; if it is empty, the request gets a new
-        id. Cancelling the call cancels the job. `on_partial` gets the number of the attempt and a piece of the text; a
-        new attempt voids earlier pieces, and pieces sent while the connection was lost are missing. `on_sent` is
-        called when the request is first handed to the network. Neither callback may block.
+        id. Cancelling the call cancels the job. With `if_no_node="error"`, the job fails at once if no connected node
+        offers the capability and model. `on_partial` gets the number of the attempt and a piece of the text; a new
+        attempt voids earlier pieces, and pieces sent while the connection was lost are missing. `on_sent` is called
+        when the request is first handed to the network. Neither callback may block.
         """
         self._start()
         bundle = Bundle.of(
@@ -178,7 +181,8 @@ class Session:
             self._running = asyncio.get_running_loop().create_task(self._keep_connected())
 
     async def _keep_connected(self) -> None:
-        """Keep a connection while one is needed. Tries the addresses in turn."""
+        """Connect while requests wait for an answer or `connected` waits. Tries the addresses in turn, from a random
+        one on. Runs until cancelled."""
         loop = asyncio.get_running_loop()
         # Start at a random address, to spread processes over the gateways.
         turn = secrets.randbelow(len(self._urls))
@@ -235,7 +239,8 @@ class Session:
                 pending.was_sent()
 
     def _refusal(self, pending: Pending, welcome: SessionWelcome) -> UnitError | None:
-        """Return the error of a request that this connection cannot carry, or None."""
+        """Return the error for a request that this connection cannot carry, or None: it is too large, or was sent too
+        often."""
         head, parts = len(pending.bundle.head), sum(map(len, pending.bundle.parts))
         if head > welcome.max_message_bytes or parts > welcome.max_attachment_bytes:
             message = (
@@ -275,7 +280,8 @@ class Session:
             assert isinstance(message, JobAccepted)
 
     def _lost(self, error: LinkFailed | BadMessage, now: float) -> None:
-        """Note why the connection failed, and fail the requests that cannot wait any longer."""
+        """Note why the connection failed, and fail the requests that this error concerns or that have waited too long.
+        `now`: the event loop's time."""
         self._failure_reason = str(error)
         log.info("session.disconnected", reason=self._failure_reason, waiting=len(self._pendings))
         code = error.close_code

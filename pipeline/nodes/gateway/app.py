@@ -124,7 +124,8 @@ class Gateway:
         await self._converse(socket, self._session)
 
     async def _converse(self, socket: WebSocket, serve: Callable[[WebSocket, Connection], Awaitable[None]]) -> None:
-        """Accept a connection, serve it, and close it with a reason."""
+        """Accept a connection, run `serve` until the connection ends, and close it with the code and reason of the
+        error."""
         await socket.accept()
         connection = Connection(socket, self._instance.settings)
         try:
@@ -164,7 +165,8 @@ class Gateway:
         messages: TypeAdapter[Any],
         greeting: type[Greeting],
     ) -> tuple[TokenView, Greeting]:
-        """Return the connection's token and first message. Raises `BadMessage` if either is unusable."""
+        """Return the connection's token, which must be of kind `kind`, and its first message, which must be a
+        `greeting`. Raises `BadMessage` if either is unusable."""
         token = await self._token(socket, kind)
         if token is None:
             raise BadMessage(f"the {kind} needs a usable token of kind {kind}", CloseCode.UNAUTHORIZED)
@@ -176,7 +178,8 @@ class Gateway:
         return token, message
 
     def _check_room(self, links: Collection[str], most: int, name: str, nouns: str) -> None:
-        """Raise `BadMessage` if the instance is shutting down or has `most` links, unless `name` is one of them."""
+        """Raise `BadMessage` if the instance is shutting down, or if it has `most` links and none of them is called
+        `name`. `nouns`: the kind of link, for the message."""
         if self._instance.ending or (len(links) >= most and name not in links):
             raise BadMessage(f"this instance takes no more {nouns}: try another instance", CloseCode.FULL)
 
@@ -193,7 +196,7 @@ class Gateway:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Report whether the instance takes connections and reaches its Redis, by status 200 or 503."""
+        """Report whether the instance takes connections and reaches its Redis within 2 s: status 200, otherwise 503."""
         try:
             async with asyncio.timeout(2):
                 await self._instance.store.now_ms()

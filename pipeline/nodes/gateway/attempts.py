@@ -129,7 +129,8 @@ class Attempts:
                 link.close(CloseCode.BAD_MESSAGE, "the node is already registered")
 
     async def _forward(self, link: NodeLink, message: NodePartial) -> None:
-        """Forward a piece of a result to the waiting sessions."""
+        """Send a piece of a job's text to the sessions that wait for the job; drop it if the node no longer has the
+        attempt."""
         if not link.has(message):
             return  # the job is at another node, or over
         if link.is_new_step(message) and not await self._jobs.record_partial(message.job_id, message.attempt, link.id):
@@ -189,7 +190,8 @@ class Attempts:
         return True
 
     async def _refuse(self, link: NodeLink, message: NodeResult, parts: Sequence[bytes]) -> bool:  # noqa: ARG002
-        """Give a job that the node cannot do now to another node. Rule: docs/sources/nodes.md#storm-guard."""
+        """Give a job that the node refused to another node, and give the node no jobs, or none for this model, for a
+        while. False: the attempt was over already. Rule: docs/sources/nodes.md#storm-guard."""
         error = message.error or JobError()
         held = link.forget(message.job_id, message.attempt)
         if error.code == MODEL_NOT_AVAILABLE:
@@ -204,7 +206,8 @@ class Attempts:
         return await self._give_back(link.id, message.job_id, message.attempt, error)
 
     async def _give_back(self, node_id: str, job_id: str, attempt: int, error: JobError) -> bool:
-        """Retry the job at another node, or fail it after its last attempt. False: the attempt was over already.
+        """End the attempt at this node: start the job's next attempt, or fail the job after its last one. False: the
+        attempt was over already.
 
         `NODE_BUSY` does not count as an attempt, since the node may still be busy with a cancelled job.
         """

@@ -20,7 +20,8 @@ class Background:
         self._loops: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run `work` as a task. If Redis is away, drop it: the regular checks make up for it."""
+        """Start `work` as a task and return at once. Errors are only logged: the regular checks repeat what a lost
+        Redis prevented."""
 
         async def guarded() -> None:
             try:
@@ -35,7 +36,8 @@ class Background:
         task.add_done_callback(self._tasks.discard)
 
     def repeat(self, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Call `work` in a loop, with a pause of `seconds` between calls. Errors are logged, and the loop goes on."""
+        """Start a loop that calls `work`, with a pause of `seconds` after each call. Errors are logged, and the loop
+        goes on."""
 
         async def repeated() -> None:
             while True:

@@ -56,10 +56,10 @@ class Connection:
         return self._closing is None and not self._writer.done()
 
     def send(self, message: Message, parts: Sequence[bytes] = (), *, dispensable: bool = False) -> bool:
-        """Put a message into the outbox. False: it was dropped, or cannot arrive.
+        """Put a message into the outbox; a task sends it. False: the message was dropped, or the connection is closing.
 
-        Drops a `dispensable` message while the outbox is half full. Closes the connection if the outbox has no room for
-        any other message: the client reconnects and repeats its requests.
+        Drops a `dispensable` message that would fill more than half of the outbox. Closes the connection if the outbox
+        has no room for any other message: the client reconnects and repeats its requests.
         """
         if not self.open:
             return False
@@ -76,8 +76,8 @@ class Connection:
         return True
 
     def close(self, code: CloseCode, reason: str) -> None:
-        """Close the connection once the outbox is sent, at most 5 s later, or at once for `SLOW`. Harmless if it is
-        closed."""
+        """Start to close the connection: once the outbox is sent, but at most 5 s later, or at once for `SLOW`.
+        Harmless if it is closing already."""
         if self._closing is None:
             self._closing = (code, reason)
             self._filled.set()

@@ -62,14 +62,16 @@ class Delivery:
     # To homes and nodes
 
     async def notify_home(self, home: str, kind: str, job_id: str, node_id: str = "") -> None:
-        """Notify a job's home. If it is dead, an instance whose session waits for the job adopts the job."""
+        """Send a job's home a message of a `kind` of `Dispatch.notify`. A dead home's message is lost: an instance
+        whose session waits for the job adopts it."""
         if home == self._home:
             await self._notify(kind, job_id, node_id)
         else:
             await self._inbox.send(home.partition("/")[0], kind, {"job_id": job_id, "node_id": node_id})
 
     async def assign(self, job: HomeJob, timeout_ms: int) -> bool:
-        """Give a job to its node. False: the node has no known owner, or is connected with another token."""
+        """Send a job's attempt to its node, directly or through the node's instance. False: no instance owns the node,
+        or it is connected with another token. `timeout_ms`: the time left for the attempt."""
         parcel = job.parcel()
         if link := self._nodes.get(job.node_id):
             if link.token_id == job.node_token:
@@ -97,14 +99,16 @@ class Delivery:
             await self.to_owner_of_node("cancel", body)
 
     async def to_owner_of_node(self, kind: str, body: dict[str, Any], payload: bytes = b"", dead: str = "") -> bool:
-        """Send a message to the other instance that owns the node. False: no other owns it, or it has no inbox."""
+        """Send a message to the other instance that owns the node `body["node_id"]`. False: this instance, `dead` or
+        none owns it, or the owner has no inbox."""
         owner = await self._nodes.elsewhere(body["node_id"], dead)
         return bool(owner) and await self._inbox.send(owner, kind, body, payload)
 
     # To sessions
 
     async def result(self, finished: Finished, packed: bytes) -> None:
-        """Send a job's result to all waiting sessions. A disconnected session gets it when it repeats the request."""
+        """Send a finished job's packed result to the sessions that wait for it, and `done` to the job's home. A
+        disconnected session gets the result when it repeats the request."""
         job = finished.job
         if job.outcome != "ok":  # before sending, so that a session can retry as soon as it gets the error
             await self._requests.forget(job.request_key, job.job_id)
@@ -120,7 +124,8 @@ class Delivery:
             await self.notify_home(job.home, "done", job.job_id)
 
     async def stored_result(self, job: Job) -> None:
-        """Send a stored result to the local sessions that wait for it. A released job's waiters are not in Redis."""
+        """Send a job's result, as stored in Redis, to this instance's sessions that wait for the job. Does nothing if
+        Redis has none."""
         packed = await self._jobs.result(job.job_id)
         if packed is None:
             return
@@ -132,7 +137,7 @@ class Delivery:
         return [link for link in self._sessions.values() if link.waits_for(job_id)]
 
     async def partial(self, job: Job, attempt: int, text: str) -> None:
-        """Send a piece of a result to all waiting sessions."""
+        """Send a piece of a job's text to all waiting sessions that want pieces and read fast enough."""
         request_id = request_id_of(job.request_key)
         for session_id in await self._jobs.waiters(job.job_id):
             if link := self._sessions.get(session_id):

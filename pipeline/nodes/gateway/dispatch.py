@@ -67,12 +67,13 @@ class Dispatch:
         self._dispatched = dispatched
 
     async def take(self, job: HomeJob) -> None:
-        """Schedule a new or adopted job."""
+        """Follow a new or adopted job, whose home this instance is, and give it to a node or put it in line."""
         self.jobs[job.id] = job
         await self._schedule(job)
 
     async def _schedule(self, job: HomeJob) -> None:
-        """Give the job to a node if the line of its pool is empty. Else put it in line."""
+        """Give the job to a node with a free slot if no other job is in the line of its pool; otherwise put it in line.
+        Fails a job that does not wait for a node if no node offers what it needs."""
         need = job.need
         job.in_line_since = time.monotonic()  # keeps `check` from scheduling the job again for a while
         if not self._view.offered(need) and job.request.if_no_node == "error":
@@ -147,7 +148,8 @@ class Dispatch:
         await self._wait_in_line(job)
 
     async def _release_unused(self, job_id: str, node_id: str) -> None:
-        """Release the job's slot at this node, unless the job uses it or is about to."""
+        """Free the slot that is reserved for the job at this node and offer it to other jobs, unless the job is at the
+        node or is being sent to it."""
         job = self.jobs.get(job_id)
         if job is None or node_id not in {job.node_id, job.next_node_id}:
             await self._slots.release(node_id, job_id)
@@ -179,12 +181,12 @@ class Dispatch:
         await self._deliver(job)
 
     async def _deliver(self, job: HomeJob) -> None:
-        """Send the assignment to the job's node; `check` repeats this until the node's owner has got it."""
+        """Send the assignment to the job's node. If it reaches no owner of the node, `check` repeats this."""
         job.undelivered, remaining_s = True, job.attempt_until - time.monotonic()
         job.undelivered = not await self._delivery.assign(job, int(remaining_s * 1000))
 
     async def _retry(self, job_id: str, node_id: str) -> None:
-        """Schedule a job again after its attempt at this node has failed."""
+        """Note that the job failed at this node, and schedule the attempt that Redis has started since."""
         job = self.jobs.get(job_id)
         if job is None:
             return
@@ -213,7 +215,8 @@ class Dispatch:
             await self._sync(job, await self._states.get(job.id))
 
     async def end(self, job_id: str, error: JobError) -> bool:
-        """End a job of any home with an error of the gateway. False: the job is done or unknown."""
+        """End a job, of this or another home, with an error of the gateway, and send that to the waiting sessions.
+        False: the job is done or unknown."""
         ended = await self._states.end(job_id, error)
         if ended is None:
             return False
@@ -231,7 +234,7 @@ class Dispatch:
         await self.end(job_id, JobError(code=CANCELLED, message=message, kind="cancelled"))
 
     async def settle(self, job: Job) -> None:
-        """Free the slot of a finished job, and release the job."""
+        """Free the slot of a finished job and offer it to other jobs; delete the job's payload and waiters in Redis."""
         if job.node_id:
             await self._slots.release(job.node_id, job.job_id)
         await self._states.release(job.job_id)
@@ -246,7 +249,8 @@ class Dispatch:
         self.forget(job_id)
 
     async def check(self) -> None:
-        """Handle overdue jobs, lost nodes, dead homes and lost state in Redis."""
+        """Check all followed jobs once: fail those past their deadline, retry overdue attempts and those of lost nodes,
+        adopt those of dead homes, and compare others with Redis at intervals."""
         jobs = list(self.jobs.values())
         for begin in range(0, len(jobs), _CHUNK):
             chunk = jobs[begin : begin + _CHUNK]
@@ -256,7 +260,7 @@ class Dispatch:
                     raise failure
 
     def forget(self, job_id: str) -> None:
-        """Stop following a job that has ended."""
+        """Stop following a job, and take it out of line. Redis keeps the job."""
         job = self.jobs.pop(job_id, None)
         if job and job.in_line_since:
             self._spawn(self._waiting.leave(job.need.pool, job_id))

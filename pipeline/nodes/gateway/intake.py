@@ -141,7 +141,8 @@ class Intake:
     async def _follow(
         self, job: Job, request: JobRequest, parts: Sequence[bytes], began: float, *, created: bool
     ) -> None:
-        """Schedule a new job. Keep any other job, to adopt it if its home dies."""
+        """Give a new job to a node or put it in line; only remember any other job, to adopt it if its home dies.
+        `began`: when the request arrived (monotonic time)."""
         followed, remaining_s = self._dispatch.jobs, request.timeout_ms / 1000
         if not created:
             if job.job_id in followed:

@@ -52,9 +52,10 @@ class Lines:
         """Nodes that may have a free slot, and the pools that have yet to try it."""
 
     def pump(self, pool: str) -> asyncio.Event:
-        """Start giving free slots to the first jobs in line, of all instances. Returns an event, set when done.
+        """Start to reserve free slots for the first jobs in this pool's line, whatever their homes. Returns an event,
+        set when the line has had its turn: it is empty, found no free slot, or left the next slot to another line.
 
-        Each pool has one pump at a time. A call while it runs makes it repeat.
+        Each pool has one pump at a time. A call while it runs makes it start over at its end.
         """
         self._waiting.add(pool)
         if pool not in self._repeats:
@@ -76,7 +77,8 @@ class Lines:
         self._due[node_id] = pools
 
     async def reserve(self, job_id: str, node_id: str, slots: int, model: str, ttl_ms: int) -> Reserved:
-        """Reserve a slot of this node for a job, or mark the node as full."""
+        """Reserve one of the node's `slots` for a job; unless the answer is `HELD`, try the node for no other jobs for
+        a while."""
         reserved = await self._slots.reserve(node_id, job_id, slots=slots, model=model, ttl_ms=ttl_ms)
         if reserved is not Reserved.HELD:
             self._view.mark_full(node_id, time.monotonic())

@@ -74,18 +74,18 @@ class NodeLink(Link):
         """When a result last reset the node's cool-down."""
 
     def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
-        """Give the node an attempt, unless it has or lost this attempt already."""
+        """Send the node an attempt, unless it has this attempt, or had lost it when it connected."""
         if not self.has(message) and (message.job_id, message.attempt) not in self.lost:
             self.hold(message.job_id, message.attempt, message.capability, message.model)
             self.publish()
             self.connection.send(message, parts)
 
     def hold(self, job_id: str, attempt: int, capability: str, model: str) -> None:
-        """Note that the node has this attempt."""
+        """Note that the node has this attempt. Sends nothing."""
         self.jobs[job_id] = HeldAttempt(attempt, capability, model, time.monotonic())
 
     def cancel(self, message: NodeCancel) -> None:
-        """Cancel this attempt, or the earlier one that the node has."""
+        """Send the node this cancellation; if the node has an earlier attempt at the job, cancel that instead."""
         job = self.jobs.get(message.job_id)
         if job and job.attempt <= message.attempt:
             self.forget(message.job_id)
@@ -103,7 +103,8 @@ class NodeLink(Link):
         return job is not None and job.attempt == message.attempt
 
     def is_new_step(self, message: JobAck | JobStarted | NodePartial) -> bool:
-        """Whether the node reports this step for the first time, and has the attempt."""
+        """Whether the node has the attempt, and reports this step (a type of message) for the first time. Notes the
+        step."""
         key = (message.job_id, message.attempt, message.type)
         if not self.has(message) or key in self._steps:
             return False
@@ -111,7 +112,8 @@ class NodeLink(Link):
         return True
 
     def forget(self, job_id: str, attempt: int | None = None) -> HeldAttempt | None:
-        """Remove and return the node's attempt at the job, if it is `attempt` or that is None."""
+        """Remove and return the node's attempt at the job. `attempt`: only if it is this one; None: whichever it is.
+        Returns None if nothing was removed."""
         job = self.jobs.get(job_id)
         if job is None or attempt not in (None, job.attempt):
             return None
@@ -121,14 +123,15 @@ class NodeLink(Link):
         return job
 
     def record_latency(self, job: HeldAttempt) -> None:
-        """Add the duration of a finished attempt to the average of its capability."""
+        """Add the duration of a finished attempt to the moving average of its capability."""
         took_ms, latency_ms = (time.monotonic() - job.since) * 1000, self.state.latency_ms
         before = latency_ms.get(job.capability, took_ms)
         average = before + _SMOOTHING * (took_ms - before)
         self.state = replace(self.state, latency_ms={**latency_ms, job.capability: average})
 
     def publish(self, **facts: Any) -> None:
-        """Update the node's state, and the instance's view of it."""
+        """Update the node's number of used slots and these fields of its state, and the instance's view of it unless a
+        newer connection has replaced this one."""
         self.state = replace(self.state, used=len(self.jobs), **facts)
         if self._nodes.get(self.id) is self:
             self._view.put(self.state)
@@ -147,7 +150,7 @@ class SessionLink(Link):
         self._sizes: dict[str, int] = {}
 
     def enter(self, request: JobRequest, size: int) -> None:
-        """Add a request that the session waits for."""
+        """Add a request that the session waits for; `size`: its bytes, with attachments."""
         self.requests[request.request_id] = ""
         self._sizes[request.request_id] = size
         self.unwanted.discard(request.request_id)
@@ -156,7 +159,7 @@ class SessionLink(Link):
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of all unanswered requests."""
+        """The size of all unanswered requests, in bytes."""
         return sum(self._sizes.values())
 
     def waits_for(self, job_id: str) -> bool:
@@ -169,20 +172,20 @@ class SessionLink(Link):
             self.connection.send(result, parts)
 
     def refuse(self, request_id: str, error: JobError) -> None:
-        """Answer with an error a request that was not entered."""
+        """Send an error for a request that `enter` has not added."""
         self.connection.send(SessionResult(request_id=request_id, error=error))
 
     def fail(self, request_id: str, error: JobError, job_id: str = "") -> None:
-        """Answer a request with an error."""
+        """Answer a request with an error. Harmless if it is answered already."""
         self.answer(SessionResult(request_id=request_id, job_id=job_id, error=error))
 
     def partial(self, message: SessionPartial) -> None:
-        """Forward a piece of a result if the session wants partial results and reads fast enough."""
+        """Send a piece of a job's text if the request asked for pieces; drop it if the session reads too slowly."""
         if message.request_id in self._wants_partials:
             self.connection.send(message, dispensable=True)
 
     def forget(self, request_id: str) -> None:
-        """Remove a request."""
+        """Stop waiting for a request. Sends nothing."""
         self.requests.pop(request_id, None)
         self._sizes.pop(request_id, None)
         self._wants_partials.discard(request_id)
@@ -214,7 +217,7 @@ class Links(dict[str, AnyLink]):
         self._on_leave = on_leave
 
     async def elsewhere(self, name: str, dead: str = "") -> str:
-        """Return the other instance that owns the name. Empty: none, or `dead`."""
+        """Return the id of the other instance that owns the name. Empty: this instance, `dead` or none owns it."""
         owner = await self._owners.owner(name)
         return "" if owner in {self._instance_id, dead} else owner
 
@@ -268,7 +271,7 @@ class Links(dict[str, AnyLink]):
             link.close(CloseCode.REPLACED, f"the {self._noun} is connected to another instance")
 
     def close_all(self, code: CloseCode, reason: str, token_id: str = "") -> None:
-        """Close all links, or those with this token."""
+        """Start to close all links; with `token_id`, only those with this token."""
         for link in self.values():
             if token_id in {"", link.token_id}:
                 link.close(code, reason)

@@ -46,11 +46,11 @@ class Mail:
         self._reclaim_ms = reclaim_ms
 
     async def read(self) -> None:
-        """Handle the next messages of this instance's inbox; delete those that did not fail."""
+        """Wait for the next messages of this instance's inbox, handle them, and delete those that did not fail."""
         await self._inbox.acknowledge(await self._handled(await self._inbox.read(), repeated=False))
 
     async def reclaim(self) -> None:
-        """Retry failed messages until they become dead letters."""
+        """Handle failed messages again; after `dlq_max_deliveries` deliveries they are left for the dead letters."""
         await self._inbox.acknowledge(await self._handled(await self._inbox.reclaim(self._reclaim_ms), repeated=True))
 
     async def drain_the_dead(self) -> None:

@@ -66,7 +66,7 @@ class _Once(Collector):
 
 
 def exposition(facts: Facts) -> bytes:
-    """Render the text of `/metrics`, of `CONTENT_TYPE`."""
+    """Return the instance's metrics as the body of `/metrics`, whose content type is `CONTENT_TYPE`."""
     registry = CollectorRegistry()
     registry.register(_Once(facts))
     return generate_latest(registry)

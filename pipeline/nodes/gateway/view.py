@@ -39,9 +39,10 @@ class Need:
 
 
 def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], failed: frozenset[str]) -> list[NodeState]:
-    """Return the nodes that may do the job now, those with the lowest (used + 1) / slots × latency first. Pure.
+    """Return the nodes that offer what the job needs, without draining and `full` ones, those with the lowest (used +
+    1) / slots × latency first. Pure.
 
-    The nodes that `failed` this job come last.
+    Nodes in `failed`, at which the job has failed, come last.
     """
 
     def rank(node: NodeState) -> tuple[bool, float, str]:
@@ -74,7 +75,7 @@ class View:
         """By node of this instance: the facts last published, and when."""
 
     async def refresh(self) -> None:
-        """Publish the changed nodes of this instance, and read those of the others."""
+        """Write the changed nodes of this instance to Redis, and read those of other instances."""
         now, local, changed = time.monotonic(), self._local(), []
         for node in local:
             facts = (node.used, node.draining, node.slots, node.connected_ms)
@@ -109,13 +110,14 @@ class View:
         return len(self._nodes)
 
     def mark_full(self, node_id: str, now: float) -> None:
-        """Note that the node had no slot at the time `now`."""
+        """Note that a reservation at the node failed at `now` (monotonic time). `put` cancels the note."""
         self._full[node_id] = now
 
     def candidates(self, need: Need, since: float, failed: frozenset[str] = frozenset()) -> list[NodeState]:
-        """Return the nodes to try for the job, best first. Leaves out nodes that were full after `since`.
+        """Return the nodes to try for the job, best first: without draining nodes, this instance's nodes without a free
+        slot, and nodes marked as full after `since` (monotonic time). Nodes in `failed` come last.
 
-        Tries busy nodes of other instances too, because their slot counts may be out of date.
+        Keeps busy nodes of other instances, because their slot counts may be out of date.
         """
         full = {node_id for node_id, at in self._full.items() if at > since}
         local = (node for node in self._nodes.values() if node.instance_id == self._instance_id)
@@ -123,7 +125,7 @@ class View:
         return ranked(self._nodes.values(), need, frozenset(full), failed)
 
     def offered(self, need: Need) -> bool:
-        """Whether any node offers this, busy or not."""
+        """Whether any node offers this, busy or not, without those that are draining."""
         return any(need.met_by(node.offers) and not node.draining for node in self._nodes.values())
 
     def pools(self, node_id: str, pools: Iterable[str]) -> list[str]:

@@ -24,7 +24,8 @@ class DlqEntry:
 
 
 async def scan_dlq(store: Store, instance_id: str) -> int:
-    """Move idle messages with more than `dlq_max_deliveries` deliveries to the dead letters. Returns how many."""
+    """Move messages of the instance's inbox that had more than `dlq_max_deliveries` deliveries, the last at least
+    `dlq_min_idle_ms` ago, to its dead letters. Returns how many; 0 if dead letters are disabled."""
     settings = store.settings
     if not settings.dlq_enabled:
         return 0
@@ -58,7 +59,8 @@ async def _instances(store: Store) -> list[str]:
 
 
 async def replay(store: Store, instance_id: str, entry_id: str) -> bool:
-    """Put a dead letter back into its inbox. Another instance drains a dead one's. False: the letter is unknown."""
+    """Move a dead letter back into its instance's inbox, as a new message; if the instance is dead, another one handles
+    it. False: the letter is unknown."""
     # List the instance first, so that living instances find its inbox if it is dead.
     await store.do("ZADD", store.keys.schedulers, "NX", 0, instance_id)
     keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]

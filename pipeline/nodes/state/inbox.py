@@ -71,9 +71,11 @@ class Inbox:
         return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)
 
     async def read(self) -> list[Envelope]:
-        """Return the next messages; wait for them `stream_block_ms` at most. Creates the inbox again if Redis lost it.
+        """Return the next messages; without any, wait up to `stream_block_ms` and return none. Creates the inbox again
+        if Redis lost it.
 
-        The first calls return the unhandled messages that were delivered to this instance before it started.
+        The first calls return the unhandled messages that were delivered to this instance before it started. A message
+        stays in the inbox until `acknowledge`.
         """
         settings = self._settings
         options = ("XREADGROUP", "GROUP", settings.stream_group, self._instance_id, "COUNT", settings.stream_count)
@@ -98,7 +100,8 @@ class Inbox:
         await self.acknowledge_dead(self._instance_id, ids)
 
     async def reclaim(self, min_idle_ms: int) -> list[Envelope]:
-        """Return messages that were delivered `min_idle_ms` ago and not handled; this counts as one more delivery.
+        """Return messages that were last delivered at least `min_idle_ms` ago and not deleted; this counts as one more
+        delivery.
 
         Messages with more than `dlq_max_deliveries` deliveries are left for `scan_dlq`.
         """
@@ -108,7 +111,8 @@ class Inbox:
         return await self._envelopes(entries)
 
     async def take_dead(self, instance_id: str) -> list[Envelope] | None:
-        """Return messages of a dead instance's inbox. None: the instance lives, or another one drains its inbox.
+        """Return messages of a dead instance's inbox, for this instance to handle. None: the instance lives, or another
+        one drains its inbox.
 
         The next call returns messages again that `acknowledge_dead` has not deleted. If the list is empty, call
         `close_dead`.
@@ -128,7 +132,8 @@ class Inbox:
             )
 
     async def close_dead(self, instance_id: str) -> bool:
-        """Remove the inbox of a dead instance, and forget the instance. False: the inbox still has messages."""
+        """Delete the empty inbox of a dead instance, and take the instance off the list. False: the inbox still has
+        messages."""
         keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
         if not await self._store.run("inbox_close", keys):
             return False
@@ -139,7 +144,7 @@ class Inbox:
         return True
 
     async def pending(self) -> int:
-        """Count the messages that were delivered to this instance and not handled."""
+        """Count the messages that were delivered to this instance and not deleted since; 0 if there is no inbox."""
         try:
             answer = await self._store.do("XPENDING", self._key, self._settings.stream_group)
         except ResponseError:

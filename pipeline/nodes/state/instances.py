@@ -33,7 +33,7 @@ class Owners:
         self._ttl_ms = int(store.settings.owner_ttl_seconds * 1000)
 
     async def take(self, name: str, instance_id: str) -> str:
-        """Make this instance the owner. Returns the previous owner, or an empty string.
+        """Make this instance the owner, for `owner_ttl_seconds`. Returns the previous owner, or an empty string.
 
         If an answer is lost and the call repeated, it returns this instance; the previous owner finds out by `renew`.
         """
@@ -70,9 +70,9 @@ class Instances:
         self.sessions = Owners(store, store.keys.session_owner)
 
     async def present(self, instance_id: str, boot: str, info: dict[str, Any], *, begins: bool = True) -> bool:
-        """Announce the instance for the next `owner_ttl_seconds`.
+        """Record that the instance lives for the next `owner_ttl_seconds`. False: a later process has taken its name.
 
-        A process that `begins` takes the name from any other process. False: a later process has taken the name.
+        `begins`: the first call of a process, which takes the name from any other process.
         """
         now_ms, key = await self._store.now_ms(), self._keys.presence(instance_id)
         commands: list[Command] = [
@@ -84,7 +84,8 @@ class Instances:
         return bool(is_ours != 0)
 
     async def leave(self, instance_id: str, boot: str) -> None:
-        """End the instance's presence. Its inbox stays until another instance has drained it."""
+        """End the instance's presence, unless another process has its name. Its inbox stays until another instance has
+        drained it."""
         await self._store.run("delete_own", [self._keys.presence(instance_id)], [boot])
 
     async def living(self) -> dict[str, str]:
@@ -92,7 +93,8 @@ class Instances:
         return {instance.instance_id: instance.boot for instance in await self.all() if instance.alive}
 
     async def is_alive(self, home: str) -> bool:
-        """Whether the process `instance/boot` lives."""
+        """Whether the process `home`, written `instance/boot`, lives; False if a later process has the instance's
+        name."""
         instance_id, _, boot = home.partition("/")
         presence: bytes | None = await self._store.do("GET", self._keys.presence(instance_id))
         return presence is not None and presence.decode() == boot

@@ -49,7 +49,8 @@ class Jobs:
         self._lists = [store.keys.jobs, store.keys.jobs_live, store.keys.jobs_ends]
 
     async def create(self, new: NewJob, waiter: str = "", payload: bytes = b"") -> Job:
-        """Create the job unless it exists, and return it. The session `waiter` waits for it unless it is done."""
+        """Create the job unless it exists, with its payload if any, and return it as stored. The session `waiter` waits
+        for it unless it is done."""
         values = asdict(new)
         timeout_ms = values.pop("timeout_ms")
         fields = [part for pair in values.items() for part in pair]
@@ -76,7 +77,8 @@ class Jobs:
         return job
 
     async def join(self, job_id: str, session_id: str) -> tuple[Job | None, bytes | None]:
-        """Make the session wait for the job unless it is done. Returns (the job or None, its result or None)."""
+        """Make the session wait for the job unless it is done. Returns (the job, None if unknown; its packed result,
+        None before its end)."""
         keys = [self._keys.job(job_id), self._keys.job_waiters(job_id), self._keys.job_result(job_id)]
         pairs, result = await self._store.run("job_join", keys, [session_id, _DONE])
         return Job.read(pairs), result or None
@@ -88,10 +90,8 @@ class Jobs:
         return int(remaining)
 
     async def dispatch(self, job_id: str, attempt: int, node_id: str, token_id: str = "") -> bool:
-        """Give this attempt to the node, which is connected with this token, until `attempt_until_ms`.
-
-        False: another node has the attempt, or it is over.
-        """
+        """Record that the attempt is assigned to the node, which is connected with this token; sends nothing. False:
+        another node has the attempt, or it is over."""
         return await self._step("job_dispatch", job_id, JobEvent.DISPATCH, attempt, node_id, token_id)
 
     async def acknowledge(self, job_id: str, attempt: int, node_id: str) -> bool:
@@ -120,7 +120,8 @@ class Jobs:
         code: str = "",
         error: str = "",
     ) -> Finished | None:
-        """Store the job's result for `result_ttl_ms`. None: the attempt is over or another node's, or the job unknown.
+        """Store the job's packed result for `result_ttl_ms`, and drop the payload. A repeated call returns the same.
+        None: the attempt is over or another node's, or the job is done otherwise or unknown.
 
         `attempt` None: the gateway ends the job itself, whatever its attempt.
         """
@@ -143,7 +144,8 @@ class Jobs:
         return (finished, packed) if finished else None
 
     async def retry(self, job_id: str, from_attempt: int, *, free: bool = False) -> Job | None:
-        """Start the next attempt: the job is CREATED again, and keeps `node_id` of the attempt that is over.
+        """End attempt `from_attempt` and count up to the next, which has no node yet: the job is CREATED again, and
+        keeps `node_id` of the attempt that is over.
 
         `free`: the attempt does not count towards `max_attempts`. None: the job is done or at another attempt, or this
         was its last.
@@ -153,13 +155,13 @@ class Jobs:
         return Job.read(await self._store.run("job_retry", [self._keys.job(job_id)], arguments))
 
     async def adopt(self, job_id: str, from_home: str, home: str) -> bool:
-        """Make `home` schedule the job instead of `from_home`. False: another home does, or the job is released."""
+        """Record `home` as the job's home in place of `from_home`. False: the job has another home, or is released."""
         arguments = [from_home, home, _words((JobState.RELEASED,))]
         return bool(await self._store.run("job_adopt", [self._keys.job(job_id)], arguments))
 
     async def release(self, job_id: str) -> bool:
-        """Record that the sessions got the result, and drop the payload and the waiters. False: the job has no result
-        yet, or is unknown."""
+        """Record that the result was sent to the sessions, and delete the payload and the waiters; the result stays
+        until its time. False: the job has no result yet, or is unknown."""
         keys, event = self._keys, JobEvent.RELEASE
         named = [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)]
         # Read the score first, so that `job_unlist` spares a job that is created again after Redis lost its data.
@@ -186,7 +188,7 @@ class Jobs:
         return packed
 
     async def waiters(self, job_id: str) -> frozenset[str]:
-        """Return the sessions that wait for the job."""
+        """Return the ids of the sessions that wait for the job; empty for a released or unknown job."""
         return frozenset(waiter.decode() for waiter in await self._store.do("SMEMBERS", self._keys.job_waiters(job_id)))
 
     async def put_payload(self, job_id: str, packed: bytes) -> bool:
@@ -214,7 +216,7 @@ class Jobs:
         return counts
 
     async def prune(self) -> None:
-        """Remove expired jobs from the lists."""
+        """Remove jobs that Redis no longer keeps from the lists of jobs."""
         while await self._store.run("job_prune", self._lists, [_CHUNK]) == _CHUNK:
             pass
 

@@ -28,7 +28,8 @@ class Waiting:
         self._keys = store.keys
 
     async def enter(self, pool: str, job_id: str, requester: str, home: str, ttl_ms: int) -> None:
-        """Put the job in line for `ttl_ms` at most. A job that is in line keeps its place and gets the new `home`."""
+        """Put the job in line for `ttl_ms` at most. A job that is in line keeps its place and gets the new `home` and
+        time."""
         arguments: list[Part] = [job_id, requester, home, ttl_ms]
         # Enter first: `pools` removes empty pools from the list, then reads their lengths again.
         commands = [call("waiting_enter", self._keys.waiting(pool), arguments), ("SADD", self._keys.pools, pool)]
@@ -39,7 +40,8 @@ class Waiting:
         return bool(await self._store.run("waiting_leave", self._keys.waiting(pool), [job_id]))
 
     async def heads(self, pool: str, count: int) -> list[Waiter]:
-        """Return the first `count` waiters of the line, in order."""
+        """Return the first `count` jobs of the line, in order: requesters take turns, each with its oldest job first.
+        Drops expired ones."""
         _, heads = await self._store.run("waiting_heads", self._keys.waiting(pool), [count])
         parts = [part.decode() for part in heads]
         rows = zip(parts[::3], parts[2::3], parts[1::3], strict=True)

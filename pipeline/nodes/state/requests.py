@@ -31,7 +31,8 @@ class Requests:
         self._keys = store.keys
 
     async def bind(self, request_key: str, job_id: str, home: str, *, timeout_ms: int | None = None) -> Binding:
-        """Bind the request to the job unless it is bound already. Call `unlock` once the job is created.
+        """Bind the request to the new job's id unless it is bound already; return its binding. If it is bound here,
+        create the job, then call `unlock` or let the lock expire.
 
         `timeout_ms`: the time until the job's deadline. The binding lasts as long as the job's result may.
         """
@@ -52,7 +53,7 @@ class Requests:
         await self._store.run("delete_own", [self._keys.request_lock(request_key)], [home])
 
     async def forget(self, request_key: str, job_id: str, *, older_ms: int = 0) -> bool:
-        """Delete the binding if it names this job and is at least `older_ms` old. Returns whether it did.
+        """Delete the binding if it names this job and is at least `older_ms` old. Returns whether it was deleted.
 
         The request then creates a new job when a session sends it again.
         """

@@ -44,19 +44,20 @@ class Slots:
         return [self._keys.reserved(node_id), self._keys.reserved_since(node_id)]
 
     async def reserve(self, node_id: str, job_id: str, *, slots: int, model: str, ttl_ms: int) -> Reserved:
-        """Reserve a slot for the job at a node that has `slots`, or prolong the job's reservation. Returns `HELD` or
-        why not."""
+        """Reserve one of the node's `slots` for the job, for `ttl_ms` from now, or prolong the job's reservation.
+        Returns `HELD`, or why not: full, cooling down, or without this model."""
         keys = [*self._reserved(node_id), self._keys.avoid(node_id), self._keys.missing(node_id)]
         answer = await self._store.run("slot_reserve", keys, [job_id, slots, model, ttl_ms])
         return Reserved(answer.decode())
 
     async def release(self, node_id: str, job_id: str, *, since_ms: int | None = None) -> bool:
-        """Free the job's slot if it holds one, since `since_ms` unless that is None. Returns whether it did."""
+        """Free the job's slot at the node; with `since_ms`, only a reservation that began at that time of Redis.
+        Returns whether a slot was freed."""
         arguments: list[Part] = [job_id, "" if since_ms is None else since_ms]
         return bool(await self._store.run("slot_release", self._reserved(node_id), arguments))
 
     async def held(self, node_id: str) -> dict[str, int]:
-        """Map each job that holds a slot of the node to the end of its reservation, in ms."""
+        """Map each job that holds a slot of the node to the end of its reservation, in ms since the epoch."""
         return {held.job_id: held.expires_ms for held in await self.reservations([node_id])}
 
     async def reservations(self, node_ids: Sequence[str]) -> list[Reservation]:

@@ -88,7 +88,8 @@ class Snapshots:
         ]
 
     async def remove(self, node_id: str, instance_id: str = "") -> bool:
-        """End the node's presence, with `instance_id` only if that instance announced it. Returns whether it did."""
+        """End the node's presence; with `instance_id`, only if that instance wrote it last. Returns whether it ended.
+        `listed` still shows the node as gone."""
         return bool(await self._store.run("node_gone", [self._keys.node_presence(node_id)], [instance_id]))
 
     async def all(self) -> list[NodeState]:

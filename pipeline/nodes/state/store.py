@@ -30,7 +30,8 @@ class Store:
         self._sender = Sender(self.redis)
 
     async def run(self, name: str, keys: Sequence[str], args: Sequence[Part] = ()) -> Any:
-        """Run `lua/{name}.lua`: one atomic act on keys of one hash tag."""
+        """Run the script `lua/{name}.lua` in one atomic step, and return its answer. All keys must have one hash
+        tag."""
         (answer,) = await self._counted(name, [call(name, keys, args)])
         return answer
 
@@ -40,7 +41,8 @@ class Store:
         return answer
 
     async def batch(self, commands: Sequence[Command], op: str = "batch") -> list[Any]:
-        """Send commands together, each with one key or one hash tag. Not atomic. Raises the first error."""
+        """Send commands together, each with one key or one hash tag, and return their answers in order. Not atomic: the
+        others take effect although one fails. Raises the first error."""
         return await self._counted(op, commands) if commands else []
 
     async def read_blocking(self, *command: Part) -> Any:

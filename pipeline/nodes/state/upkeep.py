@@ -39,7 +39,7 @@ class UpkeepCounts:
 
 
 async def tend(store: Store) -> UpkeepCounts:
-    """Run the upkeep and return its counts; zeros if another process holds its lease."""
+    """Run the upkeep once and return its counts; all are 0 if another process has the lease for it."""
     holder = uuid4().hex
     if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
         return UpkeepCounts()

@@ -36,10 +36,11 @@ def document(
     digest: int,
     picture: PictureData = lambda _: None,
 ) -> Json:
-    """Return `pages`, in the shape of `rules.result.layout_json`, as a DoclingDocument ready for JSON; page numbers are
-    the source's.
+    """Return the pages, each in the shape of `rules.result.layout_json`, as a DoclingDocument: a dict, ready for JSON.
+    Its page numbers are those in the source file.
 
-    `digest`: a number below 2^64 that identifies the content; `picture`: returns the `data:` URI for a link.
+    `digest`: a number below 2^64 that identifies the content; `picture`: returns the `data:` URI for a picture's link,
+    None to leave the picture out.
     """
     tree = _Tree(picture)
     for page in pages:
@@ -62,7 +63,8 @@ def document(
 
 
 def page_blocks(page: Mapping[str, Any]) -> list[Json]:
-    """Return the page's blocks: parsed from Markdown where only that is known; for a failed page, its error as text."""
+    """Return the page's blocks as dicts: parsed from Markdown where only that is known; for a failed page, one
+    paragraph with its error."""
     if "error" in page:
         reason = " ".join((page["error"] or "not converted").split())
         return [{"type": "paragraph", "text": f"[Page {page['page']} is missing: {reason}]", "bbox": None}]
@@ -118,7 +120,8 @@ class _Tree:
                 self._add("texts", parent, _LABELS.get(kind, "text"), prov, **words)
 
     def _list_of(self, item: Json) -> Json:
-        """Return the group for a list item: an open list of its depth, or a new one below the item before it."""
+        """Return the group for a list item: an open list of its depth, or a new one below the last item of the
+        shallower list."""
         depth = item["depth"]
         while self._lists and self._lists[-1][0] > depth:
             self._lists.pop()

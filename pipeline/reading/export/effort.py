@@ -17,7 +17,8 @@ _LIMITS = Limits(timeout_s=2, total_s=2, memory_mb=500, max_chars=1_500_000)
 
 
 def is_small(parts: Iterable[str]) -> bool:
-    """Whether parsing these texts takes at most a tenth of a second, whatever they contain."""
+    """Whether these texts are so short and have so few marks that parsing them here takes at most a tenth of a second;
+    otherwise use `by_child`."""
     characters = marks = 0
     for part in parts:
         characters += len(part)
@@ -28,6 +29,7 @@ def is_small(parts: Iterable[str]) -> bool:
 
 
 def by_child(task: str, **facts: Any) -> dict[str, Any]:
-    """Return a child's answer to a task on texts. Raises `UnitError`, permanent if the texts exceed the limits."""
+    """Let a sandboxed child process do a task on texts, for at most 2 s, and return its answer. Raises `UnitError`:
+    permanent if the texts exceed the limits, transient if no child starts."""
     with child.Session("") as session:
         return session.ask({"task": task, **facts}, "the text", _LIMITS)

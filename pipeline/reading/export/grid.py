@@ -32,11 +32,12 @@ class Grid(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of places."""
+        """The number of places: rows times columns."""
         return self.rows * self.columns
 
     def places(self) -> list[list[Placed]]:
-        """Return the cell at each place; an empty cell where the table has none."""
+        """Return, by row and column, the cell at each place: a spanning cell several times, an empty cell where the
+        table has none."""
         result = [
             [Placed("", row, column, 1, 1, header=False) for column in range(self.columns)] for row in range(self.rows)
         ]

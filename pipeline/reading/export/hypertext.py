@@ -35,7 +35,8 @@ def table(rows: Sequence[Sequence[Json]], header: int) -> Json:
 
 
 def blocks(html: str) -> list[Json]:
-    """Return the tables of some HTML, and its other text as paragraphs, without comments, scripts and styles."""
+    """Return the tables of some HTML, and its other text as paragraphs, as dicts in the order of the HTML; without
+    comments, scripts and styles."""
     reader = _Reader()
     for part in _parts(html):
         if isinstance(part, str):

@@ -28,7 +28,8 @@ _CHILDREN = BoundedSemaphore(2)
 
 
 def blocks(markdown: str) -> list[Json]:
-    """Return the blocks of a page in reading order: `type`, `text`, `bbox` (None), and the fields of their type.
+    """Return the blocks of a page of Markdown in reading order, as dicts: `type`, `text`, `bbox` (None), and the fields
+    of their type. A child process parses all but small texts.
 
     A text that is too long, or takes too long to parse, becomes paragraphs. Raises `UnitError` (transient) if no child
     starts.
@@ -47,8 +48,8 @@ def blocks(markdown: str) -> list[Json]:
 
 
 def parsed(markdown: str) -> list[Json]:
-    """Return the blocks of a page, parsed in this process without a time limit; `blocks` leaves large texts to a
-    child."""
+    """Return the blocks of a page of Markdown, parsed in this process without a time limit. For texts from outside use
+    `blocks`, which parses large ones in a child."""
     result: list[Json] = []
     for block in _Reader(_parser().parse(_whole_tables(markdown))).blocks():
         if block["type"] == "more" and result:  # a further paragraph of a list item
@@ -66,8 +67,8 @@ def _parser() -> "MarkdownIt":
 
 
 def plain_text(markdown: str) -> str:
-    """Return the page's text without markup: a line for each block and for each row of a table. A large text only
-    loses most of its marks."""
+    """Return the text of a page of Markdown without markup: a line for each block and for each row of a table. A large
+    text is not parsed, and only loses most of its marks."""
     if not is_small([markdown]):
         return _MARKUP.sub(" ", markdown)
     return "\n".join(block["text"] for block in parsed(markdown) if block["text"])

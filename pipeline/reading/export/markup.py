@@ -35,7 +35,8 @@ def doctags(document: Json) -> str:
 
 
 def text(document: Json) -> str:
-    """Return the texts in reading order; a row of a table is a line with tabs between its cells."""
+    """Return the plain text in reading order, with blank lines between blocks; a row of a table is a line with tabs
+    between its cells."""
 
     def plain(item: Json) -> str:
         if item["label"] == "table":

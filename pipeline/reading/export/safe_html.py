@@ -61,10 +61,11 @@ _MOST = 1_000_000
 
 
 def harmless(parts: Sequence[str], pictures: str = "") -> list[str]:
-    """Return each text as harmless HTML. `pictures`: the address of the pictures that the texts link to; empty: none.
+    """Return each Markdown text as harmless HTML. `pictures`: the address of the folder with the pictures of these
+    texts; empty: show none.
 
-    Links may use HTTP and mailto, and carry `rel="noopener noreferrer nofollow"`. A picture from another site becomes
-    its description. Raises `UnitError` with code `too_large`. The caller bounds the time: run it in a `child`.
+    Links may use HTTP and mailto, and carry `rel="noopener noreferrer nofollow"`. Any other picture becomes its
+    description. Raises `UnitError` with code `too_large`. The caller bounds the time: run it in a `child`.
     """
     results: list[str] = []
     remaining = _MOST

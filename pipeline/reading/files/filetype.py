@@ -40,5 +40,5 @@ def detect_file(path: Path) -> FileType | None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether the file's name marks it as hidden or still being written."""
+    """Whether the file's name begins with `.`, `~` or `#`: it is hidden or still being written."""
     return path.name.startswith((".", "~", "#"))

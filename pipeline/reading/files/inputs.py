@@ -44,7 +44,7 @@ def other_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_input_name(path: Path) -> bool:
-    """Whether the suffix is that of an input."""
+    """Whether the suffix is that of an input: PDF, PNG, JPEG, WebP or TIFF. Reads no file."""
     return path.suffix.lower() in SUFFIXES
 
 
@@ -53,12 +53,13 @@ def _is_input(path: Path, root: Path) -> bool:
 
 
 def is_input_below(path: Path, folder: Path) -> bool:
-    """Whether `discover` returns `path` for `folder`, in which it lies."""
+    """Whether `path`, a file in `folder` or below, is an input that `discover` finds there."""
     return _is_shown(path, folder) and _is_input(path, folder.resolve())
 
 
 def is_other_below(path: Path, folder: Path) -> bool:
-    """Whether `other_files` returns `path` for `folder`, in which it lies."""
+    """Whether `path`, a file in `folder` or below, is neither hidden, nor an input, nor a result: one of
+    `other_files`."""
     return _is_shown(path, folder) and not _is_input(path, folder.resolve()) and not _is_result(path)
 
 
@@ -98,7 +99,7 @@ def _is_result(path: Path) -> bool:
 
 
 def manifest_path(result: Path) -> Path:
-    """Return the path of the manifest for a result, a Markdown or JSON file."""
+    """Return the path of the manifest beside a result, a Markdown or JSON file. Neither need exist."""
     return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
 
 

@@ -39,7 +39,7 @@ class SourceInfo:
 
 
 def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
-    """Return the file's type by its first bytes; `survey.inspect` reads the rest.
+    """Check a file by its size and first bytes, and return its type; `survey.inspect` reads the rest.
 
     `name`: the file's name in errors. Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`,
     `too_large` or `unsupported`.
@@ -84,7 +84,7 @@ def parse_page_range(text: str, pages: int) -> list[int]:
     """Return the page numbers that `text` names in a document of `pages` pages, ascending and without repeats.
 
     `1-5,7` names six pages, `3-` the pages from the third on, `-4` the first four, an empty text all. Raises
-    `UserError` with code `page_range`.
+    `UserError` with code `page_range`, also for a page that the document does not have.
     """
     if not text.strip():
         return list(range(1, pages + 1))

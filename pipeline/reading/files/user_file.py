@@ -89,8 +89,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def storage_error(error: OSError, path: Path) -> UserError:
-    """Return a `UserError` that tells the user how to solve a file system error: `disk_full`, `permission` or
-    `io_error`."""
+    """Return (do not raise) a `UserError` that tells the user how to solve a file system error. Its code is
+    `disk_full`, `permission` or `io_error`."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
     if isinstance(error, PermissionError):
@@ -100,7 +100,8 @@ def storage_error(error: OSError, path: Path) -> UserError:
 
 @contextmanager
 def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
-    """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
+    """Write `text` to a temporary file beside `path`, and yield a function that moves it to `path`; remove it if that
+    is never called.
 
     Call the function inside a database transaction, so that only the transaction's winner replaces `path`.
     """
@@ -124,6 +125,6 @@ def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iter
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step, or nothing."""
+    """Write `text` to `path`, replacing its file in one step; after an error the old file is unchanged."""
     with staged_text(path, text) as place:
         place()

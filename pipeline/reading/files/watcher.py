@@ -47,8 +47,13 @@ def poll(
     below: bool = False,
     settle_s: float = SETTLE_S,
 ) -> Iterator[list[Path]]:
-    """Like `watch`, but yield a batch of files several times a second, often an empty one. `below`: include
-    subfolders."""
+    """Yield a batch of new files several times a second, often an empty one, until `stop` is set. `below`: include
+    subfolders.
+
+    Files are new if they appear after this call; `existing` yields present files first. A file is yielded once it has
+    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` if the folder does
+    not exist or disappears.
+    """
     _check(folder)
     return _Watched(folder, wanted, below, settle_s).batches(stop, existing=existing)
 

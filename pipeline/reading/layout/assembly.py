@@ -34,7 +34,8 @@ class Assembly:
         self._notes: list[Block] = []
 
     def blocks(self, order: Sequence[Sequence[Item]]) -> list[Block]:
-        """Return the blocks of columns, which must be in reading order."""
+        """Return the blocks of the page's columns, which must be in reading order, with all footnotes at the end. A
+        column's lines, tables, pictures and frames may have any order."""
         blocks: list[Block] = []
         for piece in self._pieces(order):
             blocks += [piece] if isinstance(piece, Table | Picture) else self._classifier.blocks(piece)
@@ -59,7 +60,8 @@ class Assembly:
         return pieces
 
     def _column(self, column: Sequence[Item]) -> list[Piece]:
-        """Return tables, frames and groups of rows from top to bottom; move footnotes to `_notes`."""
+        """Return one column's tables, pictures and lists of groups from top to bottom, with a frame's contents in place
+        of the frame; move footnotes to `_notes`."""
         solid = sorted((item for item in column if not isinstance(item, Line)), key=lambda item: item.top)
         heights = [(item.top + item.bottom) / 2 for item in solid]
         between: list[list[Line]] = [[] for _ in range(len(solid) + 1)]
@@ -121,9 +123,10 @@ def _in_columns(column_rows: Sequence[Row]) -> list[Row]:
 
 
 def with_pictures(blocks: Sequence[Block], pictures: Sequence[Picture]) -> list[Block]:
-    """Return the blocks with each picture before the first block of its column that stands below it.
+    """Return the blocks with each picture before the first block of its column that starts below its top; else after
+    the column's last block, or at the end.
 
-    A figure with words that mostly is the picture gets the picture's link instead.
+    A figure with words that covers nearly the same area gets the picture's link instead.
     """
     result = list(blocks)
     for picture in pictures:

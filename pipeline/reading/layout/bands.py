@@ -33,7 +33,8 @@ class Band(NamedTuple):
 
 
 def of_page(lines: Iterable[Line], height: float) -> tuple[Band, ...]:
-    """Return the bands of a page's outermost rows."""
+    """Return the place, style, numbers and words of up to two rows at the top and two at the bottom of a page of this
+    height: its possible running heads."""
     return tuple(band for row in _outer(lines, height) if (band := of_row(row, height)))
 
 
@@ -52,14 +53,16 @@ def of_row(row: Row, height: float) -> Band | None:
 
 
 def numbers(row: Row) -> tuple[int, ...]:
-    """Return the whole numbers that the row starts and ends with."""
+    """Return the numbers, in digits or Roman, among the row's first and last word, ascending and without 0; empty
+    without any."""
     words = row.text.split()
     values = {_value(word) for word in (words[0], words[-1])} if words else set()
     return tuple(sorted(values - {0}))
 
 
 def holds(bands: frozenset[str], band: Band) -> bool:
-    """Whether the row's place, give or take a rounding error, is in the bands, together with its look or a number."""
+    """Whether the row is at the place, give or take a rounding error, of a running head with its look or with a page
+    number. `bands`: the keys of `Census.furniture`."""
     height, size = band.place[1:].split(":")
     marks = ("#" if band.numbers else "", band.look)
     near = (f"{band.place[0]}{int(height) + far}:{size}" for far in (-1, 0, 1))
@@ -80,10 +83,12 @@ class Census:
                     self._seen.setdefault(key, _BandCount()).add(page, band)
 
     def furniture(self, pages: int) -> frozenset[str]:
-        """Return the keys of running heads: place and look, or place and `#` for a row with the page's number.
+        """Return the keys of the document's running heads: place and look, or place and `#` for a row with the page's
+        number. `pages`: how many pages the document has.
 
         Titles of recipes or poems share height and look too, but differ in words on each page. In a long document, two
-        numbers in the text's first lines may follow each other by chance."""
+        numbers in the text's first lines may follow each other by chance.
+        """
         least = 1 if pages <= _FEW_PAGES else 2
         numbered = {
             key

@@ -55,9 +55,11 @@ def ruled_gap(lines: Sequence[Line]) -> float:
 
 
 def borders_of(rows: Sequence[Sequence[Line]], gap: float | None = None) -> list[Border]:
-    """Return the stretches of x where the rows have no word, ignoring rows that run across.
+    """Return the gaps between columns, from left to right: the stretches of x where the rows have no word, ignoring
+    rows that run across.
 
-    `gap`: their least width, in text sizes, where rules show a table."""
+    `gap`: the least width, in text sizes, where rules show a table; None: no rules do, so gaps must be wider.
+    """
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     width = max(line.right for line in lines) - min(line.left for line in lines)
@@ -91,7 +93,8 @@ def _emptiest(spans: Sequence[Span], allowed: int) -> list[Border]:
 
 
 def without_symbols(rows: Sequence[Sequence[Placed]], borders: Sequence[Border]) -> list[Border]:
-    """Remove borders between an amount and its currency or percent sign, which stands in a column of its own."""
+    """Return the borders without those between an amount and its currency or percent sign, which stands in a column of
+    its own."""
     texts: dict[int, set[str]] = {}
     for row in rows:
         for cell in row:
@@ -105,7 +108,8 @@ def without_symbols(rows: Sequence[Sequence[Placed]], borders: Sequence[Border])
 
 
 def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
-    """Return the rows that show the columns: those with the typical number of pieces, without those that run across."""
+    """Return the rows that show the columns: those with at least the typical number of phrases, or else those that do
+    not run across; all rows if there are none."""
     most = sorted(map(len, rows))[len(rows) // 2]
     full = [row for row in rows if len(row) >= most]
     if most > 1 and len(full) >= max(3, 0.6 * sum(len(row) > 1 for row in rows)):
@@ -131,8 +135,8 @@ def _phrases(line: Line, gap: float) -> list[list[Span]]:
 
 
 def place(cells: Sequence[Line], borders: Sequence[Border], gap: float = WORD_GAP) -> list[Placed]:
-    """Place the lines of one row in columns. Words with usual spaces that cross a border stay together, in a cell that
-    spans columns."""
+    """Return the cells of one row: the lines cut into phrases, each in the columns where it stands. Words with usual
+    spaces that cross a border stay together, in a cell that spans columns."""
     cells_placed: list[Placed] = []
     for line in sorted(cells, key=lambda line: line.left):
         phrases = _phrases(line, gap)

@@ -30,8 +30,8 @@ class Frame(Boxed):
 
 
 def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: float) -> tuple[list[Frame], list[Item]]:
-    """Return (areas with text of their own, items outside them). An area that a line or table crosses is only a
-    background."""
+    """Return (frames, items outside them). A frame is a coloured area with at least three lines, tables or pictures
+    inside; an area that a line or table crosses is only a background."""
     page = width * height
     fitting = {box for box in areas if _MIN_SHARE * page < area(box) < _MAX_SHARE * page}
     frames: list[Frame] = []

@@ -31,7 +31,7 @@ def sub_line(line: Line, spans: Sequence[Span]) -> Line:
 
 
 def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
-    """Cut a line at the borders between columns into (column, piece); a word's middle decides its column."""
+    """Cut a line at these x into (column from 0, part of the line); a word's middle decides its column."""
     if bisect_right(borders, line.left) == bisect_right(borders, line.right):
         return [(bisect_right(borders, line.left), line)]
     pieces: list[tuple[int, list[Span]]] = []
@@ -45,7 +45,7 @@ def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
 
 
 def text_size(lines: Sequence[Line]) -> float:
-    """Return the median size of the lines' text; 10 without lines."""
+    """Return the median size of the lines' text, in the page's unit; 10 without lines."""
     return max(median(line.size for line in lines), 0.1) if lines else 10.0
 
 
@@ -55,7 +55,7 @@ def cell_runs(lines: Sequence[Line]) -> Runs:
 
 
 def without_empty(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
-    """Return the rows without empty ones, unless a cell from above reaches into them."""
+    """Return the rows that have text, and empty rows into which a cell from above reaches."""
     kept, reaching = [], 0
     for row in table:
         if any(cell.runs for cell in row) or reaching > 0:

@@ -29,8 +29,8 @@ def words(block: Block) -> list[Word]:
 
 
 def facts(block: Block, text: str) -> dict[str, Any]:
-    """Return the block's `confidence` and its `uncertain` words with their places in `text`, the block's text as data.
-    Empty if its text was not recognised."""
+    """Return a dict, ready for JSON, with the block's `confidence`, 0 to 1, and its `uncertain` words, if any, with
+    their offsets in `text`, the block's text as data. Empty if its text was not recognised."""
     recognised = words(block)
     if not recognised:
         return {}

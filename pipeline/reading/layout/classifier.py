@@ -50,7 +50,8 @@ class Classifier:
             index += count
 
     def _labelled(self, groups: Sequence[Group], index: int) -> list[Block]:
-        """Return a bold heading and the label at the other end of its row; empty for others and among other cells."""
+        """Return a heading and a paragraph for a row with a bold heading at one end and a label at the other; empty if
+        the group is no such row, or has a row of cells as neighbour."""
         group = groups[index]
         row = group.rows[0]
         if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold or _is_contents(group):
@@ -110,7 +111,7 @@ class Classifier:
         return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
 
     def _code(self, groups: Sequence[Group]) -> int:
-        """Return how many leading groups are one piece of code."""
+        """Return how many groups, from the first on, are code that belongs together; 0 if the first is not code."""
         if self._criteria.profile.body_mono:
             return 0
         count = 0

@@ -43,9 +43,11 @@ class Band(NamedTuple, Generic[P]):
 
 
 def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: int = 0) -> list[list[P]]:
-    """Return groups of lines in reading order: column after column, between the lines that span all columns.
+    """Return groups of lines in reading order, each line once: column after column, between the lines that span all
+    columns. Within a group, lines keep any order.
 
-    `regions`: a layout model's regions, which decide where the lines do not.
+    `regions`: a layout model's regions, which decide where the lines do not; `depth`: how often columns have been
+    split, for recursion.
     """
     bands = _bands(lines, regions) if depth < _MAX_DEPTH else []
     if not bands:
@@ -66,7 +68,8 @@ def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: 
 
 
 def is_unsure(lines: Sequence[Placed]) -> bool:
-    """Whether many lines stand side by side, but the lines alone do not show columns."""
+    """Whether many lines stand side by side, but the lines alone do not show columns, so that a layout model may
+    help."""
     gaps = gutters.places(lines) if len(lines) >= 2 * _MIN_COLUMN_LINES else []
     return bool(gaps) and not _bands(lines, ())
 
@@ -78,7 +81,8 @@ def are_text(lines: Sequence[Placed]) -> bool:
 
 
 def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P], bool]]:
-    """Return the bands of the gutter with most lines beside it, each with whether it has columns; empty if none."""
+    """Find the gutter with most lines beside it. Returns the stretches between the lines across it, from top to bottom,
+    each with whether it has columns; empty without a gutter."""
     if len(lines) < 2 * _MIN_COLUMN_LINES:
         return []
     ordered = sorted(lines, key=_vertical_middle)
@@ -99,7 +103,8 @@ def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P],
 
 
 def _are_seen(band: Band[P], gutter: float, texts: Sequence[Region]) -> bool:
-    """Whether a layout model sees text on both sides: most lines of each lie in regions that end before the gutter."""
+    """Whether a layout model sees text on both sides of the gutter: most lines of each side lie in text regions that do
+    not cross it."""
     if min(len(band.left), len(band.right)) < 2 or len(texts) < 2:
         return False
     left = [region for region in texts if region.box[0] < region.box[2] <= gutter + _SLACK * band.left[0].size]
@@ -117,7 +122,8 @@ def _held(lines: Sequence[P], seen: Sequence[Region]) -> int:
 
 
 def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
-    """Yield the bands of a gutter at this x, from top to bottom; each line across the gutter closes a band."""
+    """Yield the stretches beside a gutter at this x, from top to bottom; each line across the gutter ends a stretch.
+    `ordered`: the lines from top to bottom."""
     left: list[P] = []
     right: list[P] = []
     for line in ordered:
@@ -131,7 +137,7 @@ def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
 
 
 def _is_gutter(bands: Sequence[Band[P]]) -> bool:
-    """Whether the whole region has columns; otherwise each band decides."""
+    """Whether the gutter separates columns over the whole height; False: each stretch must show its own columns."""
     left = [line for band in bands for line in band.left]
     right = [line for band in bands for line in band.right]
     crossing = sum(len(band.closing) for band in bands)

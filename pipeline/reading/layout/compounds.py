@@ -80,7 +80,8 @@ class Hyphenation:
         self._has_habit = len(compounds) >= _MIN_HABIT
 
     def mark(self, first: str, second: str) -> str:
-        """Return the mark that keeps or drops the hyphen between a word's parts; empty without evidence."""
+        """Return the mark that keeps or drops the hyphen between two parts of a word, of which `first` ends a line;
+        empty if neither the page nor the document decides."""
         whole = (first + second).casefold()
         if f"{first}-{second}".casefold() in self._written:
             return HARD_HYPHEN
@@ -99,8 +100,8 @@ class Hyphenation:
 
 
 def marked(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
-    """Return the lines. If the page or `written` decides about a hyphen at a line's end, a mark that keeps or drops it
-    takes its place."""
+    """Return the lines, given in the order of the source. Where the page or `written` (the document's words) decides
+    about a hyphen at a line's end, a mark that keeps or drops it takes its place."""
     ends = [index for index in range(len(lines) - 1) if lines[index].text.endswith((SOFT_HYPHEN, "-"))]
     result = list(lines)
     if not ends:

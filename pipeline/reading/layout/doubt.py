@@ -16,9 +16,11 @@ _MOST_DRAWN = 5_000
 
 
 def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether to ask the model about a `cleaned` page.
+    """Whether to ask the layout model about a page returned by `cleaned`: some lines stand side by side, or its
+    furniture is in doubt.
 
-    Not for one column of running text in a document whose running heads are known."""
+    Never for a page of few lines or very many drawings.
+    """
     lines = [line for line in content.lines if line.angle == 0]
     drawn = len(content.rules) + len(content.fills) + len(content.shapes)
     if len(lines) < _FEW_LINES or drawn > _MOST_DRAWN:

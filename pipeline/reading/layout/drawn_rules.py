@@ -19,7 +19,7 @@ class Bar(NamedTuple):
 
 
 def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
-    """Return (horizontal, vertical) rules; pieces within `slack` of each other are joined."""
+    """Return (horizontal, vertical) rules; those on one line whose ends are within `slack` of each other are joined."""
     level, upright = [], []
     for rule in rules:
         if rule.right - rule.left >= rule.bottom - rule.top:

@@ -75,7 +75,8 @@ class Place(NamedTuple):
 
 
 def _candidates(content: PageContent, seen: Sequence[Region], size: float) -> list[Place]:
-    """Return the drawings that are neither text nor frames, the pictures, and the layout model's figures."""
+    """Return the places of possible figures, the largest first: drawings that are neither text nor frames, pictures,
+    and the layout model's figures."""
     page = content.width * content.height
     drawn = [
         place
@@ -118,7 +119,7 @@ def _is_tabular(content: PageContent, box: Box) -> bool:
 
 
 def _clusters(content: PageContent, size: float) -> list[Place]:
-    """Return groups of drawings close together, if free shapes spread over them, and pictures."""
+    """Return the place of each group of close drawings over which shapes spread, and of each other picture."""
     page = content.width * content.height
     rule_boxes = [(rule.left, rule.top, rule.right, rule.bottom) for rule in content.rules]
     pictures, shapes, fills, rules = (
@@ -171,7 +172,8 @@ class _Grid:
         return self._place((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 
     def parts(self, boxes: Iterable[Box]) -> dict[tuple[int, int], int]:
-        """Return, for each square that a box covers, the number of its part."""
+        """Map each square that a box covers to a number; squares with the same number touch, directly or through
+        others."""
         changes = [[0] * (self._columns + 1) for _ in range(self._rows + 1)]
         for box in boxes:
             left, top = self._place(*box[:2])

@@ -63,7 +63,8 @@ _MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
-    """Return (lines of the page's text, lines that are furniture)."""
+    """Return (lines of the page's text, other lines: running heads, page and line numbers, stamps, watermarks and notes
+    of publishers). If all lines seem to be such, all are text."""
     away = _away(content, profile)
     if len(away) == len(content.lines):
         away = set()  # If other pages repeat all lines, then the lines are the text.
@@ -88,7 +89,7 @@ def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
 
 
 def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """Return the ids of the lines that are furniture."""
+    """Return the ids, as by `id`, of the lines that are furniture."""
     away = _repeated(content, profile)
     large = 1.8 * profile.body_size
     away |= {  # watermarks
@@ -131,7 +132,8 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
 
 
 def _is_slide_title(line: Line, key: str, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether the line titles a slide shown in steps or parts; a line on half of the slides does not."""
+    """Whether the line is the title of a slide that several neighbouring slides share; a line on half of the slides is
+    not."""
     large = bool(line.spans) and line.size > _HEAD_SIZE * profile.body_size
     return large and content.width > content.height and key not in profile.running
 
@@ -157,7 +159,8 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
 
 
 def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]]]:
-    """Return the rows near the top and near the bottom, from the edge inwards, with the space to the next line."""
+    """Return (rows near the top, rows near the bottom), each list from the edge inwards, with the space between the row
+    and the next line inwards."""
     top = rows(line for line in level if line.top < _NEAR_EDGE * height)
     bottom = rows(line for line in level if line.bottom > (1 - _NEAR_EDGE) * height)
     top.sort(key=lambda row: row.top)
@@ -204,7 +207,7 @@ def _space(
 
 
 def _is_surveyed(profile: DocumentProfile) -> bool:
-    """Whether the document shows which lines its pages share."""
+    """Whether the document's profile shows which lines its pages share."""
     return bool(profile.bands or (profile.repeated and profile.pages > _FEW_PAGES))
 
 

@@ -34,7 +34,8 @@ Gap = tuple[float, float]
 
 
 def places(pieces: Sequence[Placed]) -> list[float]:
-    """Return the x of possible gutters, those shared by most gaps first."""
+    """Return the x of at most eight possible gutters between lines, tables or frames side by side, those shared by most
+    gaps first; empty without any."""
     # Damaged files have text of any size.
     size = median([piece.size for piece in pieces if _MIN_SIZE <= piece.size < inf] or [0.0])
     if not size:
@@ -52,7 +53,7 @@ def places(pieces: Sequence[Placed]) -> list[float]:
 
 
 def _gaps(pieces: Sequence[Placed], size: float) -> Iterator[Gap]:
-    """Yield the gaps in each slice of the page, about as high as a line of text."""
+    """Yield (left, right) of each gap between neighbours in each slice of the page, about as high as a line of text."""
     slices: dict[int, list[Gap]] = {}
     for piece in pieces:
         first = int(piece.top / size + 0.5)

@@ -23,7 +23,8 @@ _DASHES = ("-", "—", "–")
 
 
 def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
-    """Return the group as a heading, if it is one. `recognised`: its sizes come from a picture and vary by chance.
+    """Return the group as a heading with its level, or None if it is none. `recognised`: its sizes come from a picture
+    and vary by chance.
 
     `page_size`: the size of most of the page's text, 0 if the page has little text.
     """

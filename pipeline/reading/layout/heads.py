@@ -14,8 +14,8 @@ _Extent = tuple[float, float]
 
 
 def spanned(rows: Sequence[Sequence[Placed]], head: int, columns: int, rules: Sequence[Bar]) -> list[list[Placed]]:
-    """Return the first `head` rows. A cell over a rule spans the columns below the rule; a cell centred above several
-    columns with heads of their own spans those."""
+    """Return the first `head` rows, with wider cells: a cell over a rule spans the columns below the rule; a cell
+    centred above several columns with heads of their own spans those."""
     extents = _extents(rows, columns)
     result = [list(row) for row in rows[:head]]
     for index in reversed(range(min(head, len(rows) - 1))):
@@ -28,7 +28,8 @@ def spanned(rows: Sequence[Sequence[Placed]], head: int, columns: int, rules: Se
 
 
 def reaches(row: Sequence[Placed], below: Sequence[Sequence[Placed]], columns: int) -> bool:
-    """Whether a head in the row is centred above several columns, each with a cell right below it."""
+    """Whether a cell of the row is centred above several columns, each with a cell right below it, as in a table's
+    head."""
     if not row or not below:
         return False
     wide = _over_columns(list(row), below[0], _extents(below, columns))

@@ -28,12 +28,12 @@ def escaped(text: str) -> str:
 
 
 def literal(words: str) -> str:
-    """Return a stranger's words as one line of Markdown that only displays them."""
+    """Return a stranger's words as one line of Markdown that displays them as text, without links or markup."""
     return escaped(printable_line(" ".join(words.split())))
 
 
 def at_line_start(markdown: str) -> str:
-    """Escape Markdown at the start of a line, so that it is not a heading, list, quote or rule."""
+    """Return the Markdown, escaped if its start would make it a heading, list, quote, rule or table."""
     if _LINE_START.match(markdown):
         return f"\\{markdown}"
     return _NUMBERED_START.sub(r"\1\\\2", markdown, count=1)

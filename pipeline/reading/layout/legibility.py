@@ -36,7 +36,8 @@ _MOST, _MOST_CHARACTERS = 20, 200
 
 
 def illegible(blocks: Iterable[Block], lines: Iterable[Line]) -> list[str]:
-    """Return the first words of a page that make no sense, cut at 200 characters. `lines`: the lines of the blocks."""
+    """Return at most 20 words of a page that make no sense, each cut at 200 characters: badly recognised ones, then
+    words of the text layer that another word covers. `lines`: the lines of the blocks."""
     recognised = [word.text for block in blocks for word in certainty.words(block) if _is_garbled(word)]
     return [word[:_MOST_CHARACTERS] for word in [*recognised, *_covered(lines)][:_MOST]]
 

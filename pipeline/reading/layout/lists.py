@@ -43,8 +43,11 @@ def item(group: Group, depth: int) -> ListItem | None:
 
 
 def unmarked(groups: Sequence[Group]) -> int:
-    """Return how many groups after the first are items that it announces with a colon. Recognition overlooks bullets,
-    and leaves short lines that start at the same indent."""
+    """Return how many groups after the first are list items without a marker, announced by a colon at the first's end;
+    0 unless at least two are.
+
+    Recognition overlooks bullets, and leaves short lines that start at the same indent.
+    """
     before = groups[0].rows[-1]
     if not before.text.rstrip().endswith((":", "\uff1a")) or before.is_tabular:
         return 0

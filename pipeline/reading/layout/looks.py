@@ -53,7 +53,8 @@ def size_of(key: str) -> float:
 
 
 def of_page(lines: Iterable[Line]) -> dict[str, LookFacts]:
-    """Return the counts of each look on a page, whose lines must be in the order of the source."""
+    """Return, by look, how many lines and characters have it, and how many lines stand alone like a heading. The lines
+    must be in the order of the source."""
     facts_of: dict[str, LookFacts] = {}
     level = [line for line in lines if line.angle == 0]
     paged = {foot_of(line) for line in level if line.text.isdecimal()}
@@ -88,7 +89,8 @@ class Looks:
                 self._facts[key] = self._facts.get(key, LookFacts()).plus(facts)
 
     def headings(self, body: float) -> list[str]:
-        """Return the looks of headings in a document whose text has the size `body`."""
+        """Return the looks that are those of headings although bold type or size does not show it. `body`: the size of
+        the document's text."""
         total = sum(facts.characters for facts in self._facts.values())
         fonts: dict[str, int] = {}
         for key, facts in self._facts.items():

@@ -44,7 +44,7 @@ _MIN_TEXT_LINES = 6
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
-    """Return the Markdown of a page's lines, given in any order, without leaving anything out."""
+    """Return a page's lines, given in any order, as Markdown: all of them, with headers and footers."""
     all_lines = tuple(lines)
     placed = [line.box for line in all_lines if rotation.is_placed(line)]
     _, _, width, height = around(placed) if placed else (0.0, 0.0, 1.0, 1.0)
@@ -83,8 +83,8 @@ def profile_for(content: PageContent, document: DocumentProfile | None) -> Docum
 
 
 def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
-    """Return the page with a possible place for each line, marks in place of known hyphens at line ends, and clean
-    regions. Only blank lines are dropped."""
+    """Return the page, to be converted, with a possible place for each line, marks in place of hyphens at line ends
+    that are decided, and only sound regions. Drops no lines but blank ones."""
     lines = []
     for line in content.lines:
         if not line.text.strip():

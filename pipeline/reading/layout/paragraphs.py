@@ -71,7 +71,7 @@ def joined(rows: Sequence[Row]) -> list[Token]:
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
-    """Cut the rows of one block, given from top to bottom, where a new paragraph starts."""
+    """Cut the rows of one block, given from top to bottom, into paragraphs, headings and items, in the same order."""
     if not rows:
         return []
     block = _measure(rows)
@@ -114,7 +114,8 @@ def _measure(rows: Sequence[Row]) -> _Block:
 
 
 def _ends(rows: Sequence[Row], near: float) -> dict[int, float]:
-    """Return, for each row of a narrower stretch, the right end that most of the stretch's rows reach."""
+    """Map the `id` of a row to the right end that most rows of its stretch reach, if the stretch (rows of one indent
+    and size) has such an end."""
     stretches = [[rows[0]]]
     for before, row in pairwise(rows):
         alike = abs(row.left - stretches[-1][0].left) < 2 * row.size and abs(row.size - before.size) < 0.1 * row.size

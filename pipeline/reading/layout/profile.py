@@ -113,7 +113,8 @@ def line_style(line: Line) -> str:
 
 
 def edge_key(line: Line, height: float) -> str:
-    """Return the key of a line at the top or bottom of a page of this height, ignoring digits; empty elsewhere."""
+    """Return a digest of a line's words, with its place (top, bottom or turned), to find it on other pages of this
+    height; digits do not count. Empty for a level line away from the edges."""
     if line.angle:
         zone = "w"
     elif line.bottom < EDGE * height:
@@ -129,7 +130,8 @@ def edge_key(line: Line, height: float) -> str:
 
 
 def page_facts(content: PageContent) -> PageFacts:
-    """Return the styles, edge lines, words, running heads and looks of one page, in time linear in its lines."""
+    """Return the counts of styles and looks, keys of edge lines, words and possible running heads of one page, in time
+    linear in its lines."""
     counted: dict[str, list[int]] = {}
     before = ""
     # Skip numbers of lines that end level with a page number: they belong to contents or a running head.
@@ -178,7 +180,7 @@ class _EdgeCount:
 
 
 def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
-    """Return the profile of a document from the facts of its pages in order, in bounded memory."""
+    """Return the profile of a document from the facts of its pages, which must be in order, in bounded memory."""
     styles: dict[str, list[int]] = {}
     seen: dict[str, _EdgeCount] = {}
     vocabulary, census, looks = Vocabulary(), Census(), Looks()
@@ -263,7 +265,7 @@ def _size(key: str) -> float:
 
 
 def _heading_styles(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> list[str]:
-    """Return the styles of headings."""
+    """Return the keys of the styles that are those of headings. `body`: the size of the running text."""
     total = sum(facts[1] for facts in styles.values())
     headings = []
     for key, (lines, characters, stretches, *_) in styles.items():

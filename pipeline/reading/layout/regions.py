@@ -17,7 +17,8 @@ _INSIDE = 0.8  # of the smaller area
 
 
 def cleaned(regions: Iterable[Region], width: float, height: float) -> tuple[Region, ...]:
-    """Return the regions within the page, highest score first; of two for the same place, only the first."""
+    """Return at most `MAX_REGIONS` regions, clipped to the page, highest score first; of two for the same place, only
+    the first. Drops those with a low score."""
     placed = [region._replace(box=_clipped(region.box, width, height)) for region in regions]
     fit = [region for region in placed if _is_sound(region, width, height)]
     kept: list[Region] = []
@@ -44,7 +45,8 @@ def holding(regions: Sequence[Region], item: Line) -> Region | None:
 
 
 def covering(regions: Sequence[Region], box: Box, share: float = 0.5) -> Region | None:
-    """Return the region that covers most of the box, if it covers more than `share` of the box's area."""
+    """Return the region that shares the largest area with the box, if that is more than `share` of the box's area;
+    otherwise None."""
     best = max(regions, key=lambda region: shared(region.box, box), default=None)
     return best if best and shared(best.box, box) > share * area(box) else None
 

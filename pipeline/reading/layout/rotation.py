@@ -32,7 +32,8 @@ def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
 
 
 def upright(content: PageContent, angle: int) -> PageContent:
-    """Return the page turned so that text with this angle is upright."""
+    """Return the page turned so that text with this angle (90, 180 or 270) is upright, without its shapes and images;
+    unchanged for other angles."""
     if angle not in {90, 180, 270}:
         return content
     size = content.width, content.height

@@ -59,19 +59,19 @@ class Row:
 
     @cached_property
     def has_marker(self) -> bool:
-        """Whether the first piece is only a list's bullet or number."""
+        """Whether the first line of several in the row is only a list's bullet or number."""
         first = self.cells[0].text.strip()
         return len(self.cells) > 1 and (is_bullet(first) or bool(_NUMBER.match(first)))
 
     @cached_property
     def is_tabular(self) -> bool:
-        """Whether pieces after any marker are so far apart that they read as cells."""
+        """Whether lines after any list marker are so far apart that they read as cells."""
         cells = self.cells[1:] if self.has_marker else self.cells
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(cells))
 
     @cached_property
     def is_far_apart(self) -> bool:
-        """Whether two pieces, or a marker and a piece, are a cell's distance apart."""
+        """Whether two neighbours in the row, one of which may be a list marker, are a cell's distance apart."""
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(self.cells))
 
     @cached_property
@@ -102,7 +102,7 @@ class Row:
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
-    """Return the rows that the lines form, from top to bottom."""
+    """Group lines side by side into rows, from top to bottom; the lines may have any order."""
     groups: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: (line.top, line.left)):
         row = next((row for row in reversed(groups[-3:]) if _fits_row(row, line)), None)

@@ -8,7 +8,8 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | None:
-    """Return the Markdown of each block of `as_dicts`; empty for a block that shows nothing.
+    """Return the part of the page's Markdown for each of its blocks, given as by `as_dicts`; empty for a block that
+    shows nothing.
 
     None if `render` did not make the Markdown from these blocks, or if it was changed since.
     """

@@ -28,7 +28,8 @@ _NUMERIC = re.compile(
 
 
 def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
-    """Return the rows of a block, given from top to bottom, with each table in place of its rows."""
+    """Return the rows of a block, given from top to bottom: lists of rows of text, and between them each table that the
+    alignment of words shows, in place of its rows."""
     parts: list[list[Row] | Table] = []
     start = 0
     for begin, end in _attempts(rows):
@@ -49,7 +50,8 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
 
 
 def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple[int, Table] | None:
-    """Return (first row, table) including the row right above, if that is one piece over several of the columns."""
+    """Return (index of the first row, table) with the row right above, if that is one cell centred over several of the
+    columns; otherwise None."""
     row, below = rows[first - 1] if first > start else None, rows[first:end]
     if row is None or len(row.cells) > 1 or below[0].top - row.bottom > row.size:
         return None
@@ -64,7 +66,7 @@ def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple
 
 
 def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return (first, end) of possible tables: rows of cells with at most one row of one piece between them."""
+    """Return (first, end) of possible tables: rows of cells, with at most one other row between two of them."""
     stretches: list[tuple[int, int]] = []
     first = last = -1
     for index, row in enumerate(rows):
@@ -81,7 +83,7 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of each stretch, but split a stretch that is not a table at its rows of one piece."""
+    """Yield (first, end) of each stretch; cut a stretch that is not a table at its rows that are not cells."""
     for first, end in _stretches(rows):
         lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
         if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
@@ -92,8 +94,8 @@ def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """Return (first, end) of the parts of a stretch, cut at rows of one piece between tables under each other, whose
-    columns differ."""
+    """Return (first, end) of the parts of a stretch, cut at single lines between tables under each other whose columns
+    differ."""
     if end - first > _MAX_ROWS or depth > _MAX_PARTS:
         return [(first, end)]
     whole = _columns_of(rows[first:end])
@@ -114,7 +116,7 @@ def _columns_of(rows: Sequence[Row]) -> int:
 
 
 def _is_head(row: Row, below: Sequence[Row]) -> bool:
-    """Whether a row right above a table has a piece for each column, however close together."""
+    """Whether a row right above a table has a cell for nearly each column, however close together."""
     if below[0].top - row.bottom > 1.5 * row.size:
         return False
     placed = place(row.cells, borders_of([row.cells for row in below]))
@@ -211,7 +213,8 @@ def build(
     separated: Sequence[bool] | None = None,
     box: Box | None = None,
 ) -> Table:
-    """Build the table of these rows; a row that continues the row above joins its cells.
+    """Build the table of these rows, the first `header` of which are its head; a row that continues the row above joins
+    its cells. `lines`: all lines of the table, for its box and size.
 
     `separated`: for each row, whether a rule separates it from the row above; if given, it decides.
     """

@@ -45,7 +45,8 @@ class _PlacedTable(NamedTuple):
 
 
 def find(lines: Sequence[Line], drawn: Drawn, fills: Iterable[Box]) -> tuple[list[Table], list[Line]]:
-    """Return (tables between horizontal rules or on coloured stripes, lines outside them)."""
+    """Return (tables between horizontal rules or on coloured stripes, lines outside them). The tables may lack vertical
+    rules."""
     tables: list[Table] = []
     remaining = list(lines)
     for region in _regions(lines, drawn) + _stripes(fills, drawn.slack):
@@ -84,7 +85,7 @@ def _middle(line: Line) -> float:
 
 
 def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
-    """Return coloured bands of one width as regions: each edge of a band separates rows."""
+    """Return the places of coloured stripes of one width as if rules ran along the edges of each."""
     by_width: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
     for box in fills:
         if box[2] - box[0] > 30 * slack and 2 * slack < box[3] - box[1] < 40 * slack:
@@ -97,7 +98,8 @@ def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
 
 
 def _tables(lines: Sequence[Line], region: _Region, drawn: Drawn) -> list[_PlacedTable]:
-    """Return the table between the rules, or several if the rules of a column's tables are equally wide."""
+    """Return the table between the region's rules, or several if these are the rules of tables under each other; empty
+    without any."""
     table = _open_table(lines, region, drawn)
     if table is not None:
         return [table]

@@ -33,7 +33,8 @@ class Partition(NamedTuple):
 
 
 def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Partition:
-    """Return the tables that rules or coloured stripes show, and the lines outside them."""
+    """Return the tables that rules or coloured stripes show, and the lines outside them; no tables on a page with too
+    many rules, which is a drawing."""
     if not lines or not (rules or fills):
         return Partition([], list(lines))
     slack = _SLACK * text_size(lines)
@@ -61,7 +62,7 @@ Group = tuple[list[Bar], list[Bar]]
 
 
 def _box_edges(across: Sequence[Bar], down: Sequence[Bar], slack: float) -> list[tuple[Bar, Bar]]:
-    """Return the top and bottom edges of the box that the rules form, if any."""
+    """Return [(top, bottom)] of the closed box that the rules form; empty if they form none."""
     top, bottom = min(across), max(across)
     left, right = min(bar.start for bar in across), max(bar.end for bar in across)
     sides = ([bar for bar in down if abs(bar.at - x) < 3 * slack] for x in (left, right))
@@ -245,7 +246,7 @@ def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], he
 def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
     """Split one ruled row into several table rows if most of its filled cells have the same number of text rows.
 
-    Returns None otherwise, and for spanning cells or wrapped sentences.
+    Returns None if they do not, for spanning cells, and for wrapped sentences: the row then stays whole.
     """
     if any(area.rows > 1 or area.columns > 1 for area in areas):
         return None

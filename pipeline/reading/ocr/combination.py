@@ -15,8 +15,8 @@ _BETTER = 1.01
 
 
 def combined(first: Sequence[Line], second: Sequence[Line]) -> list[Line]:
-    """Return the lines of the first reading, with those parts replaced whose second reading is better. Lines in only
-    one reading stay."""
+    """Return the lines of the first reading; where lines of the second at the same place are better, those instead.
+    Lines in only one reading stay."""
     if not first or not second or len(first) + len(second) > _MAX_LINES:
         return list(first or second)
     parts = _parts(first, second)

@@ -44,12 +44,13 @@ class Piece(NamedTuple):
 
 
 def read_all(quads: Sequence[Quad], read: Read) -> list[RecognisedText]:
-    """Return the legible texts of all pieces, each read in its direction."""
+    """Return the legible texts at these places, each read in its own direction. `read`: recognises the text at places
+    whose first corner is its top left."""
     return legible(read_pieces(quads, read))
 
 
 def legible(pieces: Sequence[Piece]) -> list[RecognisedText]:
-    """Return the pieces with text of a sufficient score."""
+    """Return the texts with a sufficient score; drop the others."""
     return [
         RecognisedText(piece.text, piece.corners, piece.words)
         for piece in pieces
@@ -74,7 +75,7 @@ def confidence(pieces: Sequence[Piece]) -> float | None:
 
 
 def read_pieces(quads: Sequence[Quad], read: Read) -> list[Piece]:
-    """Return all pieces, each read in its direction."""
+    """Return the text at each place, legible or not, read in its own direction, in the order of the places."""
     pieces = _Pieces(quads, read)
     turn = _page_turn(pieces)
     sideways = {index for index, quad in enumerate(quads) if _ratio(turned(quad, turn)) >= _TALL}
@@ -122,7 +123,7 @@ class _Pieces:
 
 
 def _page_turn(pieces: _Pieces) -> int:
-    """Return the clockwise turn of most of the text, in degrees."""
+    """Return by how many degrees most of the text is turned clockwise: 0, 90, 180 or 270."""
     lengths = {index: max(_sides(quad)) for index, quad in enumerate(pieces.quads)}
     longest = sorted(lengths, key=lambda index: -lengths[index])
     oblong = [index for index in longest if not 1 / _LONG < _ratio(pieces.quads[index]) < _LONG]

@@ -51,11 +51,11 @@ class Engine:
         logging.getLogger("RapidOCR").setLevel(logging.ERROR)
 
     def locate(self, image: Image.Image) -> "LocatedText":
-        """Locate the text in an RGB image.
+        """Locate the text in an RGB image, without reading it: `LocatedText.read` does.
 
         The engine overlooks single words on an otherwise white page (2 of 3 lines at 200 dpi) unless they are small or
-        fill the picture. So if it finds little, it also searches at half the size; if it finds nothing, it searches
-        the dark part alone. On full pages, these searches found icons but no more text.
+        fill the picture. So if it finds little, it also searches at half the size; if it finds nothing, it searches the
+        dark part alone. On full pages, these searches found icons but no more text.
         """
         quads = self._find(image, (0, 0, *image.size), 1.0)
         share = max(0.5, _LEAST_SIDE_PX / min(image.size))
@@ -88,7 +88,8 @@ class LocatedText:
         self.quads = quads
 
     def read(self, quads: Sequence[Quad]) -> list[Text]:
-        """Return the text of each piece, read from its first corner to its second."""
+        """Return the text at each of these places of the picture, in their order, read in the direction from a place's
+        first corner to its second."""
         import numpy as np  # noqa: PLC0415  (not needed for text layers)
 
         if not quads:

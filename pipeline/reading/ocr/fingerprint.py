@@ -160,7 +160,8 @@ class Sketches:
                 self._sketches.popitem(last=False)
 
     def get(self, file: str, make: Callable[[], Image.Image]) -> Image.Image:
-        """Return the sketch of this file; call `make` if it is not cached. Errors of `make` reach the caller."""
+        """Return the sketch of this file; if it is not cached, call `make` and cache what that returns. Errors of
+        `make` reach the caller."""
         with self._lock:
             sketch = self._sketches.get(file)
         if sketch is None:

@@ -72,7 +72,8 @@ def check_scans(data: bytes | mmap.mmap, name: str) -> None:
 
 
 def check_pixels(image: Image.Image, path: Path) -> None:
-    """Raise `UnitError` with code `too_many_pixels` if decoding would take too much memory."""
+    """Raise `UnitError` with code `too_many_pixels` if the picture has more than `MAX_DECODED_PIXELS` pixels. Decodes
+    nothing."""
     if image.width * image.height > MAX_DECODED_PIXELS:
         raise _too_many_pixels(path, f"{image.width} × {image.height} pixels")
 
@@ -93,7 +94,8 @@ def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
 
 
 def load_picture(path: Path, number: int, max_pixels: int) -> Image.Image:
-    """Return frame `number` (from 1) of the picture as RGB with at most `max_pixels` pixels. Raises `UnitError`."""
+    """Return frame `number` (from 1) of the picture, upright on white as RGB, with at most `max_pixels` pixels. Raises
+    `UnitError` (permanent)."""
     with open_picture(path) as image:
         if not seek_frame(image, number, path):
             raise UnitError(f"{path.name} has no page {number}.", kind=ErrorKind.PERMANENT, code="no_page")
@@ -111,7 +113,7 @@ def normalise(image: Image.Image, max_pixels: int) -> Image.Image:
 
 
 def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
-    """Return the image, or a smaller one of the same shape with at most `max_pixels` pixels."""
+    """Return the image itself if it has at most `max_pixels` pixels; otherwise a smaller one of the same shape."""
     if _excess(image, max_pixels) <= 1:
         return image
     smaller = image.resize(_bounded_size(image, max_pixels), Image.Resampling.LANCZOS, reducing_gap=3.0)
@@ -122,7 +124,7 @@ def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
 
 
 def save(image: Image.Image, path: Path, file_format: str, **options: int) -> None:
-    """Write a picture whole or not at all, and make its folder. Raises `OSError`."""
+    """Write a picture to `path` whole or not at all; make the folder if necessary. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

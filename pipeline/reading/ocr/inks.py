@@ -10,7 +10,7 @@ _LEAST, _MOST = 0.002, 0.3
 
 
 def has_colour(picture: Image.Image) -> bool:
-    """Whether a part of an RGB picture, but not all of it, is printed in colour."""
+    """Whether an RGB picture is printed in colour in some part, but not all over: it may have a coloured stamp."""
     small = picture.copy()
     small.thumbnail((_SIDE_PX, _SIDE_PX))
     red, green, blue = small.split()

@@ -89,7 +89,8 @@ def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[R
 
 
 def prepare() -> None:
-    """Load a session of one thread, shared by children forked later. If it fails, the children report the error."""
+    """Load the model for one thread, before children are forked that share it. Errors are dropped: each child reports
+    its own."""
     with suppress(Exception):
         _SHARED.prepared = _load(1)
 

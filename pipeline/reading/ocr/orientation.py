@@ -29,19 +29,21 @@ _SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
 
 
 def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furniture: bool = False) -> list[Block]:
-    """Return the blocks of a recognised page, read upright however it lies; their boxes are those on the page."""
+    """Return the blocks of a page of recognised text, whichever way the page lies, with boxes as on the page.
+    `profile`: the document's; None: the page makes its own."""
     straight, angle = upright(content)
     return rotation.restored(layout.convert(straight, profile, keep_furniture=keep_furniture), angle, content)
 
 
 def as_lines(recognised: Sequence[RecognisedText], middle: Point) -> list[Line]:
-    """Return recognised pieces as lines, placed as if the picture, which has this middle, did not lean."""
+    """Return recognised texts as lines, in their order, placed as if the picture, whose middle is `middle`, did not
+    lean."""
     lean = skew([piece.corners for piece in recognised])
     return [as_line(piece._replace(corners=rotated(piece.corners, -lean, middle))) for piece in recognised]
 
 
 def as_line(piece: RecognisedText) -> Line:
-    """Return a recognised piece as a line; leaning text keeps its height across its own baseline."""
+    """Return a recognised text as a line; the height of leaning text is measured across its own baseline."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = piece.corners
     xs, ys = (ax, bx, cx, dx), (ay, by, cy, dy)
     angle = _quarters(piece.corners)
@@ -63,7 +65,8 @@ def scaled(line: Line, factor: float) -> Line:
 
 
 def skew(quads: Iterable[Quad]) -> float:
-    """Return the degrees that the page leans clockwise: the median of the long pieces, 0 if they disagree."""
+    """Return the degrees by which the page leans clockwise, by the median of the long lines; 0 if they disagree or the
+    page lies straight."""
     long = [quad for quad in quads if math.dist(quad[0], quad[1]) >= _LONG * math.dist(quad[1], quad[2]) > 0]
     leans = [(_direction(quad) - _quarters(quad) + 180) % 360 - 180 for quad in long]
     if not leans:
@@ -87,7 +90,7 @@ def rotated(quad: Quad, degrees: float, middle: Point) -> Quad:
 
 
 def upright(content: PageContent) -> tuple[PageContent, int]:
-    """Return (page turned so that most of its text is upright, degrees that it was turned clockwise).
+    """Return (page turned so that most of its text is upright, degrees by which it was turned anticlockwise).
 
     For recognised text, since it drops the places of words in a line.
     """

@@ -94,12 +94,13 @@ def read(image: Image.Image, threads: int) -> Reading:
 
 
 def threads_for(processes: int) -> int:
-    """Return the threads for each of `processes` that recognise at the same time."""
+    """Return how many threads, at least 1, each of `processes` processes that recognise at the same time should use."""
     return max(1, (os.cpu_count() or 1) // processes)
 
 
 def pixels_at(dpi: int) -> int:
-    """Return the most pixels of a page at this resolution: A4 at 175 dpi, more only if `dpi` exceeds 200.
+    """Return how many pixels the picture of a page has at most at this resolution: those of A4 at 175 dpi, more only if
+    `dpi` exceeds 200.
 
     More pixels cost memory and time without improving recognition of text of common sizes.
     """
@@ -117,7 +118,8 @@ def bounded(image: Image.Image) -> Image.Image:
 
 
 def padded(image: Image.Image) -> Image.Image:
-    """Return the image; extend a long strip with white below or beside it."""
+    """Return the image; a long strip is extended with white below or to the right, so that the engine does not enlarge
+    it to a gigapixel."""
     least = math.ceil(max(image.size) / _MAX_ASPECT)
     if min(image.size) >= least:
         return image

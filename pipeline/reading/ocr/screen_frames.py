@@ -44,7 +44,7 @@ def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
 def jpeg_of(
     path: Path, max_side: int = MODELS_SIDE_PX, wanted: Wanted = lambda: True, *, gentle: bool = False
 ) -> bytes:
-    """Return a frame as JPEG for models or in another size, its longer side at most `max_side` pixels.
+    """Return a frame as the bytes of a JPEG for models, scaled so that its longer side has at most `max_side` pixels.
 
     `gentle`: use a child of low priority. Raises `Unwanted`, or `UnitError` if the file is missing, no picture, or too
     much for the child.
@@ -53,8 +53,9 @@ def jpeg_of(
 
 
 def lines_of(path: Path, limits: Limits, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenText]:
-    """Return the text recognised on a frame, within `limits`. `gentle`: use a child of low priority. Raises `Unwanted`,
-    or `UnitError` if the file is missing, no picture or too much for the child, or recognition fails."""
+    """Return the lines of text that recognition, in a child within `limits`, finds on a frame. `gentle`: use a child of
+    low priority. Raises `Unwanted`, or `UnitError` if the file is missing, no picture or too much for the child, or
+    recognition fails."""
     return [SeenText(*line) for line in _ask("frame_lines", path, limits, wanted, gentle=gentle)["lines"]]
 
 

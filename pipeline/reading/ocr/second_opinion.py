@@ -55,7 +55,8 @@ class Tesseract(NamedTuple):
 
 @cache
 def installed() -> Tesseract | None:
-    """Return the Tesseract on this process's PATH, if it works; checked once."""
+    """Return the Tesseract on this process's PATH; None if there is none, or it does not work. Checked once a
+    process."""
     path = shutil.which("tesseract")
     if path is None:
         return None
@@ -65,7 +66,8 @@ def installed() -> Tesseract | None:
 
 
 def read(folder: Path, limits: Limits, wanted: Wanted) -> bool:
-    """Let Tesseract read the picture in this folder and put its words beside it; return whether it succeeded."""
+    """Let Tesseract read the picture in this folder and write its words beside it. False: Tesseract is missing, has no
+    language pack for the picture's script, fails or exceeds a limit, or `wanted` returned False."""
     program = installed()
     if program is None:
         return False
@@ -90,7 +92,8 @@ def _script(program: Tesseract, folder: Path, limits: Limits, wanted: Wanted, de
 
 
 def _languages(program: Tesseract, script: str) -> list[str]:
-    """Return the packs to read with: those of the script, and English for words among it."""
+    """Return the language packs to read with: those of the script, and English for words among it; empty if Tesseract
+    has none for it."""
     packs = [language for language in program.languages if language != "osd" and "/" not in language]
     wanted = _OF_SCRIPT.get(script, ())
     known = [language for language in wanted if language in packs][:_LANGUAGES]
@@ -134,7 +137,8 @@ def _ended_well(
     stdout: IO[bytes] | int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.DEVNULL,
 ) -> bool:
-    """Return whether the command succeeded; kill it if it exceeds a limit or its result is no longer wanted."""
+    """Run the command and return whether it succeeded; kill it and return False if it exceeds a limit or `wanted`
+    returns False. `deadline`: monotonic time."""
     if time.monotonic() > deadline or not wanted():
         return False
     try:

@@ -24,8 +24,8 @@ _SIZE_OF_HEIGHT = 0.75
 
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
-    """Return the reading improved by Tesseract's words, if they are in this folder. Otherwise return it unchanged, and
-    put the picture there for Tesseract if the reading is doubtful."""
+    """Return the reading improved by Tesseract's words, if `second_opinion.read` has put them in this folder. Otherwise
+    return it unchanged; if the reading is doubtful, put the picture into the folder for Tesseract."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)

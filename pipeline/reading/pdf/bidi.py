@@ -75,7 +75,7 @@ class Part(NamedTuple):
 
 def concerns(text: str, *, leftwards: bool) -> bool:
     """Whether the order of this line depends on its direction: it has letters that are read leftwards, or is a list's
-    number on a page of such text."""
+    number on a page that mostly is (`leftwards`)."""
     if RIGHT_TO_LEFT.search(text):
         return True
     return leftwards and len(text) < 8 and not any(map(str.isalpha, text)) and any(map(str.isdigit, text))
@@ -187,7 +187,7 @@ def _middle(box: Box) -> float:
 
 
 def levels(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Group the pieces by direction and base line, each group from left to right."""
+    """Group neighbouring pieces of one direction and base line, each group from left to right."""
     groups: list[list[Piece]] = []
     before: Word | None = None
     for piece in pieces:
@@ -303,7 +303,7 @@ class _Line:
 
 
 def _unpaired(text: str) -> str:
-    """Return the pairs of brackets of which an odd number occurs, joined to one text."""
+    """Return, joined to one text, the pairs of brackets (such as `()`) whose signs occur an odd number of times."""
     return "".join(pair for pair in _PAIRS if sum(map(text.count, pair)) % 2)
 
 

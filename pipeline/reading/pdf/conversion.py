@@ -45,9 +45,9 @@ class PageSource(Protocol):
     def convert(
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
-        """Convert page `number` (from 1). `image`: its picture, read instead of a rendering if text must be recognised;
-        `picture_folder`: where to save pictures on the page, if wanted; `second`: a folder with Tesseract's words or,
-        if it has none yet, for the picture that Tesseract is to read. Raises `UnitError`."""
+        """Convert page `number` (from 1). `image`: a file with the page's picture, read instead of a rendering if text
+        must be recognised; `picture_folder`: where to save pictures on the page, None: nowhere; `second`: a folder with
+        Tesseract's words or, if it has none yet, for the picture that Tesseract is to read. Raises `UnitError`."""
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         """Render page `number` (from 1) as RGB for a model, to the file `page-0001.jpg` or `.png`; return its path.
@@ -57,8 +57,8 @@ class PageSource(Protocol):
 
 
 def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
-    """Return the document's profile as JSON text: the style of its text, the levels of its headings, its repeated
-    lines.
+    """Return the profile of a PDF as JSON text: the style of its text, the levels of its headings, its repeated lines.
+    `pages`: the page numbers to be converted.
 
     Empty for pictures. Skips damaged pages, whose conversion fails later, and stops after one page's time. Calls `tick`
     before each page. Raises `UnitError` (permanent) if the file cannot be opened.
@@ -71,8 +71,9 @@ def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[
 
 
 def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
-    """Return the pages to read for a document's profile, ascending: the wanted pages and two neighbours on either side,
-    which show repeated lines; of more than 1,000, stretches of eight over the whole document."""
+    """Return the numbers of the pages to read for a document's profile, ascending: the wanted pages and two neighbours
+    on either side, which show repeated lines. If these are more than 1,000, about 1,000 of them, in stretches of eight.
+    `pages`: how many pages the document has."""
     near = sorted({page for number in wanted for page in range(number - 2, number + 3) if 1 <= page <= pages})
     if len(near) <= _MAX_SURVEYED:
         return near
@@ -84,7 +85,7 @@ def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
 def _facts(
     document: pdfium.Document, numbers: Sequence[int], options: Options, tick: Callable[[], object]
 ) -> Iterator[PageFacts]:
-    """Yield the facts of the pages that can be read within one page's time together, without text in pictures. Skip
+    """Yield `page_facts` of one page after the other, without text in pictures, until one page's time is over. Skips
     damaged pages."""
     ends = time.monotonic() + options.page_s
     for number in numbers:
@@ -100,7 +101,8 @@ def _facts(
 
 @contextmanager
 def open_source(source: Path, options: Options, survey: str = "") -> Iterator[PageSource]:
-    """Open the pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content. `survey`: the result of `survey`.
+    """Open the pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content. `survey`: the JSON text that `survey`
+    returned; empty: each page makes a profile of its own.
 
     Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`, `no_pages` or
     `corrupt`.
@@ -148,7 +150,7 @@ class _View(NamedTuple):
         return reading._replace(rules=tuple(pixel_rules.find(self.picture, reading.lines, reading.lean)))
 
     def placed(self, line: Line) -> Line:
-        """Convert a line from pixels of the picture to its place on the page."""
+        """Return the line, whose box is in pixels of the picture, with its box on the page."""
         line = orientation.scaled(line, self.scale)
         return line._replace(
             left=self.left + line.left,
@@ -158,7 +160,7 @@ class _View(NamedTuple):
         )
 
     def placed_rule(self, rule: Rule) -> Rule:
-        """Convert a rule from pixels of the picture to its place on the page."""
+        """Return the rule, whose box is in pixels of the picture, with its box on the page."""
         left, top, right, bottom = (self.scale * value for value in rule)
         return Rule(self.left + left, self.top + top, self.left + right, self.top + bottom)
 
@@ -212,7 +214,8 @@ class _PdfSource:
             return layer, views, content
 
     def _with_regions(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> PageContent:
-        """Return the page with the layout model's regions, or unchanged if the model should not analyse it."""
+        """Return the page with the layout model's regions; unchanged if the model is not needed or fails. Raises
+        `UnitError` if the options require the model and it fails."""
         if not content.lines or not _needs_model(content, self._profile, self._options, recognised=not layer.usable):
             return content
 
@@ -301,7 +304,8 @@ class _PictureSource:
 
 
 def _needs_model(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:
-    """Whether the layout model should analyse the page."""
+    """Whether the layout model should analyse the page. Layout `model`: yes; `geometry`: no; `auto`: if the text is
+    recognised, or a text layer leaves the layout in doubt."""
     if options.layout == "auto" and not recognised:
         content = layout.cleaned(content, profile)
         return wants_regions(content, layout.profile_for(content, profile))

@@ -46,8 +46,8 @@ class _Box(NamedTuple):
 
 
 def repair(handle: Any, text: str) -> str:
-    """Return the text with letters and the marks over them composed, and lost ligatures restored. Its length stays the
-    same: each removed character becomes `GONE`."""
+    """Return the page's text with each letter and the mark drawn over it composed to one character, and lost ligatures
+    restored. Its length stays the same: each removed character becomes `GONE`."""
     # Fonts that name "ff" as a carriage return have no name for "ffi" and "ffl"; the latter comes before vowels.
     if "\u21b5" in text and "\ufb00" in (text := _FF.sub("\ufb00", text)):
         plain = text

@@ -43,7 +43,8 @@ def render(
     width: int = 0,
     gentle: bool = False,
 ) -> None:
-    """Write page `number` (from 1) of a file to `target`, whole or not at all: WebP for that suffix, otherwise PNG.
+    """Render page `number` (from 1) of a file in a child, and write it to `target` whole or not at all: as WebP if that
+    is the suffix, otherwise as PNG.
 
     A PDF page has `dpi` dots per inch, or with `width` at most `width` pixels across; a picture file only shrinks.
     `gentle`: use a child of low priority. Raises `Unwanted`, or `UserError` if the page is missing, damaged or too much

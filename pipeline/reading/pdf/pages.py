@@ -67,10 +67,11 @@ class Pages:
         survey: str = "",
         scratch: Path | None = None,
     ) -> None:
-        """`limits` apply to each page; `survey`: the result of `survey`. Opens nothing yet.
+        """`limits` apply to each page; `survey`: the JSON text that `survey` returned, empty: each page makes a profile
+        of its own. Opens nothing yet.
 
-        `scratch`: the folder for pictures for a second opinion, by default or if missing the system's temporary
-        folder. If this process is killed, a picture may stay there.
+        `scratch`: the folder for pictures for a second opinion, by default or if missing the system's temporary folder.
+        If this process is killed, a picture may stay there.
         """
         self._limits = limits
         self._key = uuid4().hex
@@ -87,11 +88,12 @@ class Pages:
         self.close()
 
     def close(self) -> None:
-        """Return the child to the pool; harmless without a child."""
+        """Give back the child process, which other files may use or which ends; harmless if none was started."""
         self._session.close()
 
     def survey(self, numbers: Sequence[int], tick: Callable[[], object]) -> str:
-        """Return the document's profile as JSON text, for `__init__`; empty for a picture file.
+        """Read the pages with these numbers in a child, and return the document's profile as JSON text, for `__init__`;
+        empty for a picture file.
 
         It holds the style of the text, the levels of the headings and the repeated lines. Calls `tick` twice a second.
         Raises `UnitError` if the file cannot be opened or takes too long, and whatever `tick` raises.
@@ -106,12 +108,12 @@ class Pages:
         return str(self._session.ask(task, "the document", limits, wanted)["survey"])
 
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
-        """Convert page `number` (from 1) to Markdown and layout.
+        """Convert page `number` (from 1) in a child to Markdown and layout.
 
-        `image`: a picture of the page, read if its text layer is unusable; `picture_folder`: where to save the page's
-        own pictures. An unsure page is read again with Tesseract if the options ask for that. Raises `UnitError`:
-        permanent if the file or page is missing, damaged or too much for the child; transient if no child starts or
-        recognition fails.
+        `image`: a file with a picture of the page, read if its text layer is unusable; `picture_folder`: where to save
+        the page's own pictures, None: nowhere. A doubtful page is read again with Tesseract if the options ask for
+        that. Raises `UnitError`: permanent if the file or page is missing, damaged or too much for the child; transient
+        if no child starts or recognition fails.
         """
         task = {
             "task": "convert",
@@ -143,9 +145,10 @@ class Pages:
         return Path(self._ask({**task, "max_pixels": max_pixels}, wanted)["path"])
 
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-        """Return a child's answer to a task on one page; open the document in the child first if necessary.
+        """Return the child's answer to a task on one page; open the document in the child first if necessary.
 
-        Raises `UnitError`, `Unwanted` if `wanted` returns False, and whatever `wanted` raises.
+        Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted` returns False, and whatever `wanted`
+        raises.
         """
         request, name = {**task, "key": self._key}, f"page {task['page']}"
         for _ in range(_CHILDREN):

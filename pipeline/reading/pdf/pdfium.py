@@ -238,7 +238,7 @@ def open_document(path: Path) -> Iterator[Document]:
 
 
 def _with_annotations_drawn(document: Any, index: int) -> Any:
-    """Return page `index` (from 0), loaded with form fields and typed notes drawn into it, so that text layer and
+    """Return page `index` (from 0), with its form fields and typed notes made part of it, so that text layer and
     picture show them."""
     page = document[index]
     kinds = set()

@@ -26,7 +26,8 @@ _MAX_DEPTH = 4
 
 
 def worth_reading(page: Page, lines: Sequence[Line]) -> list[Box]:
-    """Return the boxes of the page's pictures that may contain text missing from `lines`."""
+    """Return the boxes of the page's pictures that are large enough for text and are not the background of `lines`, the
+    page's known text."""
     width, height = page.size
     return [
         box
@@ -102,8 +103,8 @@ def _objects(parent: Any, count: Any, get: Any, depth: int = 0) -> Iterator[tupl
 
 
 def merged(pictures: Sequence[tuple[Box, int]]) -> list[tuple[Box, int]]:
-    """Merge pictures that touch, and add up their pixels: programs cut large pictures into strips. More than 200 become
-    one."""
+    """Return (box, pixels) of the pictures, with touching ones as one picture that has the pixels of all: programs cut
+    large pictures into strips. If there are more than 200, all become one."""
 
     def united(parts: Sequence[tuple[Box, int]]) -> tuple[Box, int]:
         return around(box for box, _ in parts), sum(pixels for _, pixels in parts)

@@ -51,8 +51,8 @@ def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
 
 
 def makes_sense(text: str) -> bool:
-    """Whether this may be text, as any short text: fonts without a Unicode map give wrong letters, signs or control
-    characters."""
+    """Whether the characters may be those of a language; True for short texts. Fonts without a Unicode map give wrong
+    letters, signs or control characters."""
     visible = "".join(_REPEATED.sub("", text).split())
     if len(visible) < _ENOUGH:
         return True
@@ -82,7 +82,8 @@ def _in_ascii(characters: re.Pattern[str]) -> bytes:
 
 
 def hidden_share(handle: Any, count: int) -> float:
-    """Return the share of sampled characters that are invisible, transparent or white; 0 without a drawn character."""
+    """Return the share of sampled characters that are invisible, transparent or white, 0 to 1; 0 if none is drawn.
+    `count`: how many characters the page has."""
     sample = range(0, count, max(1, count // _SAMPLES))
     drawn = [address for index in sample if (address := text_object_at(handle, index))]
     hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
@@ -104,7 +105,8 @@ def _is_hidden(raw: ctypes.c_void_p) -> bool:
 
 
 def inked_share(page: Page, lines: Sequence[Line]) -> float:
-    """Return the share of the lines' characters at places where the page shows something."""
+    """Render the page, and return the share of the lines' characters at whose place the picture shows something, 0 to
+    1; 1 without characters."""
     picture = page.render(_INK_DPI, _MAX_INK_PIXELS).convert("L")
     scale = picture.width / page.size[0]
     step = max(1, len(lines) // _MAX_LINES)

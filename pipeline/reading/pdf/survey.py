@@ -16,8 +16,8 @@ _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later f
 
 
 def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
-    """Check that `path` can be converted; return its type, pages and size. Libraries may hang, crash or exhaust memory:
-    see `inspection.inspect`.
+    """Check that `path` can be converted; return its type, pages and size. Runs in this process, where libraries may
+    hang, crash or exhaust memory; `inspection.inspect` runs it in a child.
 
     Calls `progress` after each frame of a picture; its share is always 0, since the number of frames is unknown. Raises
     `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,

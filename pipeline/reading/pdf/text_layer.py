@@ -55,8 +55,8 @@ _NOTHING = TextLayer([], 0, 0.0)
 
 
 def read(page: Page, until: float = math.inf) -> TextLayer:
-    """Return the text layer of an open page; empty if it has more than `MAX_CHARACTERS` characters, or cannot be read
-    before `until` (monotonic time)."""
+    """Return the text layer of an open page, with its quality; empty if it has no text or more than `MAX_CHARACTERS`
+    characters, or cannot be read before `until` (monotonic time)."""
     with page.text_page() as handle:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
@@ -77,7 +77,8 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
 
 
 def readable_share(text: str) -> float:
-    """Return the share of the characters besides white space that are not private, replaced or control characters."""
+    """Return the share of the text's characters besides white space, 0 to 1, that are not private, replaced or control
+    characters; 0 without any."""
     visible = "".join(text.split())
     return 1 - len(_UNREADABLE.findall(visible)) / len(visible) if visible else 0.0
 
@@ -149,7 +150,7 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
 
 
 def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
-    """Yield the pieces of one line that has text read leftwards, cut at wide gaps like the others."""
+    """Yield the lines into which wide gaps and base lines cut one of PDFium's lines that has text read leftwards."""
     pieces = [
         bidi.Piece(word, part.kind, part.start, part.end)
         for part in bidi.parts(text, match.start(), match.end())

@@ -127,10 +127,10 @@ class Glyphs:
         self._to_origin = ctypes.byref(self._sides[0]), ctypes.byref(self._sides[1])
 
     def word(self, text: str, start: int, end: int, before: Word | None) -> list[Word]:
-        """Return the word `text[start:end]` of the page's text, cut where its style changes; empty if no character
-        remains.
+        """Return the word `text[start:end]` of the page's text in parts, cut where its style changes; empty if no
+        character of it is shown.
 
-        `before`: the word that gives its place to a glyph without extent.
+        `before`: the previous word, whose place a glyph without extent gets.
         """
         first = text_object_at(self._address, start)
         if end - start == 1 or first == text_object_at(self._address, end - 1):

@@ -54,7 +54,7 @@ def run(
     wanted: Wanted = lambda: True,
     progress: Progress = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the answer of a new session's child to one task; errors call the file `name`.
+    """Let a sandboxed child process do one task, and return its answer; errors call the file `name`.
 
     Raises `Unwanted`, or `UnitError`: an error of the task, permanent if it exceeds a limit, transient if no child
     starts.
@@ -66,7 +66,7 @@ def run(
 def ask_about_file(
     task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it", *, gentle: bool = False
 ) -> dict[str, Any]:
-    """Return a child's answer to a task on one file, which errors call `name`.
+    """Let a sandboxed child process do a task on one file, which errors call `name`, and return its answer.
 
     `advice` ends the sentence that reports an exceeded limit; `gentle`: use a child of low priority. Raises `Unwanted`,
     or `UnitError`: an error of the task, permanent with code `too_slow`, `too_large` or `unreadable_file` (a crash), or
@@ -102,14 +102,14 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Return the child to the idle ones, or end it if enough are idle; harmless without a child."""
+        """Let other sessions use the child, or end it if enough children are idle; harmless without a child."""
         child, self._child = self._child, None
         if child is not None and child.is_ours:
             _give_back(child)
 
     def _fit(self) -> "_Child | None":
-        """Return the child; None without a child of this process, or after ending one that earlier tasks left with too
-        much memory."""
+        """Return the session's child if it can do the next task. None: there is none, another process started it, or it
+        has just been ended since earlier tasks left it with too much memory."""
         child = self._child
         if child is None or not child.is_ours:
             return None
@@ -126,12 +126,13 @@ class Session:
         wanted: Wanted = lambda: True,
         progress: Progress = lambda _: None,
     ) -> dict[str, Any]:
-        """Return the answer to `task`, whose entry `task` names it in `tasks.TASKS`; errors call the file `name`.
+        """Let the child do `task`, whose entry `task` names it in `tasks.TASKS`, and return its answer; errors call the
+        file `name`.
 
-        Calls `wanted` twice a second; each `progress` grants another `limits.timeout_s`. Raises `Unwanted`, an error of
-        the task, or `UnitError` with code `too_slow`, `too_large` or `unreadable` (permanent: the file exceeds a limit
-        or crashes the child), `no_reader` (transient: no child starts) or `reader_killed` (transient: something killed
-        two children in a row).
+        Calls `wanted` twice a second, and ends the child if it returns False; each `progress` grants another
+        `limits.timeout_s`. Raises `Unwanted`, an error of the task, or `UnitError` with code `too_slow`, `too_large` or
+        `unreadable` (permanent: the file exceeds a limit or crashes the child), `no_reader` (transient: no child
+        starts) or `reader_killed` (transient: something killed two children in a row).
         """
         scalars = {field: getattr(limits, field) for field in _SCALARS}
         request = {**task, "name": name, "limits": scalars, "advice": self._advice}
@@ -216,7 +217,7 @@ class _Child:
             _pool.living.add(self)
 
     def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
-        """Return the child's answer to `task`, which may be an error.
+        """Return the child's answer to `task`: its result, or a dict with the `error` of the task.
 
         Raises `_ChildEnded`, `Unwanted`, or `UnitError` if the task exceeds a limit.
         """
@@ -378,17 +379,15 @@ def _give_back(child: _Child) -> None:
 
 
 def prepare() -> None:
-    """Start an idle child before the first task needs it, unless a server forks children at once.
-
-    Harmless if no child starts.
-    """
+    """Start an idle child process, so that the first task need not wait for it. Does nothing if a server forks children
+    at once, or if no child starts."""
     if not child_process.is_served():
         with suppress(OSError):
             _give_back(_Child())
 
 
 def close_idle() -> None:
-    """End the idle children."""
+    """End the child processes that no session uses."""
     with _pool.lock:
         children, _pool.idle = _pool.idle, []
     for child in children:

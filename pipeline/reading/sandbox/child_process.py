@@ -42,16 +42,16 @@ class Process(Protocol):
 
 
 def use_server(path: Path, patience_s: float = 0.0) -> None:
-    """Let the `child_server` at this socket fork children from now on, whenever it answers; harmless where `FORKS` is
-    false.
+    """Let the `child_server` at this socket fork the children that `start` returns from now on, whenever it answers.
+    Does nothing where `FORKS` is false.
 
-    `patience_s`: how long to wait until a new server listens.
+    `patience_s`: for how long from now `start` waits for a new server to listen.
     """
     _servers[:] = [(path, time.monotonic() + patience_s)] if FORKS else []
 
 
 def is_served() -> bool:
-    """Whether `use_server` has named a server, which may not answer."""
+    """Whether `use_server` has named a server; asks no server whether it lives."""
     return bool(_servers)
 
 

@@ -22,7 +22,8 @@ _BACKLOG = 128
 
 
 def main(path: Path) -> None:
-    """Fork children until the process that started this one closes our standard input."""
+    """Fork a child for each caller at the socket `path`, until the process that started this one closes our standard
+    input."""
     privacy.begin()
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

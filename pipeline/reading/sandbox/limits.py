@@ -84,7 +84,7 @@ class Limits:
 
 
 def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
-    """Return the limits for one page of a document."""
+    """Return the limits of a child for one page: `timeout_s` in all, `memory_mb`, and `threads` for recognition."""
     return Limits(
         timeout_s=timeout_s, total_s=timeout_s, memory_mb=memory_mb, ocr_threads=threads, max_chars=_MAX_PAGE_CHARS
     )
@@ -108,7 +108,7 @@ class Task:
 
 
 def refused(message: str, code: str) -> UnitError:
-    """Return a permanent `UnitError`, which retrying does not solve."""
+    """Return, without raising it, a permanent `UnitError`, which retrying does not solve."""
     return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
 
 

@@ -90,8 +90,8 @@ def _binary(data: bytes) -> bool:
 
 
 def _wide_encoding(sample: bytes) -> str:
-    """Return the name of UTF-16 without a mark, otherwise an empty text: every other byte of text in European languages
-    is zero."""
+    """Return `utf-16-le` or `utf-16-be` if the sample looks like UTF-16 without a byte order mark: every other byte of
+    text in European languages is zero. Otherwise empty."""
     pairs = len(sample) // 2
     if not pairs:
         return ""

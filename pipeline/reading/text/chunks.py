@@ -141,7 +141,8 @@ def _first_body(text: str, start: int) -> int:
 
 
 def _paths(text: str, above: _Path) -> list[_Path]:
-    """Return the headings above each place of a Markdown text, in order of place."""
+    """Return the headings above each place of a Markdown text, one entry for each heading, in order; the first entry is
+    `above`."""
     paths = [above]
     at = 0
     fence = ""

@@ -113,7 +113,8 @@ DECODED = frozenset({Kind.MARKDOWN, Kind.PLAIN})
 
 
 def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
-    """Return the kind of the file at `path`, called `filename`. Check packed files before anything unpacks them.
+    """Return the kind of the file at `path`, called `filename`. Refuses archives and Office files that need a password
+    or would unpack to too much, before anything unpacks them.
 
     Raises `UnitError` (permanent): `unsupported`, `encrypted`, `corrupt` or `too_large`; and `OSError`.
     """
@@ -125,7 +126,8 @@ def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
 
 
 def kind_by_head(head: bytes, filename: str) -> Kind | None:
-    """Return the kind of a file that starts with `head` (its first `HEAD_BYTES`); None if only its content decides."""
+    """Return the kind of a file that starts with `head` (its first `HEAD_BYTES`); None for archives and Office files,
+    which only `kind_of` tells apart."""
     if head.startswith((*_ZIP, _OLE)):
         return None
     detected = filetype.detect(head)

@@ -35,7 +35,8 @@ _PERMALINK = " \t\n#¶§¤🔗\N{NO-BREAK SPACE}\N{ZERO WIDTH SPACE}\N{VARIATION
 
 
 def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
-    """Return the text of the file. Raises `UnitError` (permanent), `OSError`, `MemoryError` or `RecursionError`."""
+    """Return the text of a file of any accepted kind, read in this process, so run it in a child. Raises `UnitError`
+    (permanent), `OSError`, `MemoryError` or `RecursionError`."""
     kind = kind_of(path, filename, limits)
     if kind in {Kind.PDF, Kind.PICTURE}:
         return _paged(path, filename, limits, progress)
@@ -48,9 +49,11 @@ def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) 
 
 
 def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading:
-    """Return the main text of a web page as Markdown, and its title. `declared`: the encoding named by the server.
+    """Return the main text of a web page as Markdown, and its title, from the HTML file at `path`. `declared`: the
+    encoding named by the server, or empty.
 
-    Returns all of the page's text if no part of it stands out."""
+    Returns all of the page's text if no part of it stands out.
+    """
     data = path.read_bytes()
     _check_markup(len(data), url, limits)
     html = charset.decode(data, url, declared or _declared(data))
@@ -213,7 +216,7 @@ def _links_within(nodes: list[Any]) -> dict[int, _Links]:
 
 
 def _without_pictures(text: str) -> str:
-    """Remove the pictures embedded in the Markdown as data."""
+    """Return the Markdown without pictures embedded as data."""
     parts: list[str] = []
     kept = searched = 0
     for match in _EMBEDDED.finditer(text):

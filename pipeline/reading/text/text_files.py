@@ -20,7 +20,8 @@ _Identity = tuple[int, int, int, int, int]
 def read_file(
     path: Path, filename: str, limits: Limits, wanted: Wanted, progress: Progress = lambda _: None
 ) -> Reading:
-    """Return the text of the file at `path`, whose content and `filename` decide its kind.
+    """Return the text of the file at `path`, whose content and `filename` decide its kind. A child reads all but small
+    UTF-8 texts.
 
     Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
     `corrupt`, `unreadable`, `no_pages`, `too_many_pixels`, `too_large` or `too_slow`; transient with code `changed` if
@@ -42,7 +43,8 @@ def read_file(
 def read_by_child(
     task: str, path: Path, name: str, limits: Limits, wanted: Wanted, progress: Progress, charset: str = ""
 ) -> Reading:
-    """Return a child's reading of `path`. `task`: `file` or `page` (a web page, whose address is `name`).
+    """Let a child read the file at `path`, and return its text. `task`: `file` or `page` (a web page, whose address is
+    `name`).
 
     `charset`: the encoding named by the server. Raises `Unwanted`, or `UnitError`: permanent if the content cannot be
     read, exceeds a limit or crashes the child; transient if no child starts.
@@ -53,8 +55,8 @@ def read_by_child(
 
 
 def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
-    """Return values that change with the file. Raises `UnitError` (permanent) if it is missing, not ordinary, empty or
-    too large, or may not be read."""
+    """Return device, inode, size and times of the file, to notice a change. Raises `UnitError` (permanent) if the file
+    is missing, not ordinary, empty or too large, or may not be read."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:

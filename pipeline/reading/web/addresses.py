@@ -137,7 +137,8 @@ class Lookup:
 
 
 def checked(host: str, resolved: Sequence[str], allowed: AllowPrivate) -> list[Address]:
-    """Return the addresses of `host` if all are allowed. Raises `UnitError` with code `address_refused`."""
+    """Return all addresses of `host`, parsed; raise `UnitError` with code `address_refused` if a single one is not
+    allowed."""
     if host.rstrip(".").lower() in _METADATA_NAMES:
         raise _refusal(host)
     addresses = []
@@ -153,7 +154,8 @@ def checked(host: str, resolved: Sequence[str], allowed: AllowPrivate) -> list[A
 
 
 def is_allowed(address: Address, allowed: AllowPrivate) -> bool:
-    """Whether to connect to `address`. A cloud's metadata service is allowed only if `allowed` names its network."""
+    """Whether to connect to `address`: it is public, or `allowed` names its network or is True, which means all private
+    ones. A cloud's metadata service is allowed only if `allowed` names its network."""
     inner = embedded(address)
     if is_public(address):
         return True

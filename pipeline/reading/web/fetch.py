@@ -85,7 +85,7 @@ def fetch(
     resolve: Resolve = addresses.resolve,
     tls: ssl.SSLContext | None = None,
 ) -> Fetched:
-    """Send a request and read the whole answer, into the file `to` if given.
+    """Send a request and read the whole answer, into memory or, with `to`, only into that file.
 
     Every address of the host must be public or allowed, again after each redirect, and the connection goes to a checked
     address. Redirects are followed for GET and HEAD only, never from https to http, and `headers` are not sent to
@@ -195,7 +195,7 @@ def _beginning(parts: Iterator[bytes]) -> str:
 def _bounded(
     parts: Iterator[bytes], headers: Mapping[str, str], url: httpx2.URL, limits: FetchLimits
 ) -> Iterator[bytes]:
-    """Yield the body as sent. Raises `UnitError` with code `too_large` beyond the size limit."""
+    """Yield the body as sent, compressed or not. Raises `UnitError` with code `too_large` beyond the size limit."""
     declared = headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limits.max_bytes):
         raise _too_large(url, limits)

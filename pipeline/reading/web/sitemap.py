@@ -29,7 +29,8 @@ class Sitemap:
 
 
 def parse(body: bytes, name: str, limits: SitemapLimits) -> Sitemap:
-    """Return the addresses in a sitemap, at most one of each kind above the limits, so that the caller notices.
+    """Return the addresses in a sitemap, unchecked; beyond a limit, one more than it allows, so that the caller
+    notices. `name`: the sitemap's name in errors.
 
     Raises `UnitError` (permanent) with code `bad_sitemap` or `too_large`.
     """

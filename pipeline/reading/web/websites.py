@@ -42,7 +42,7 @@ def read_url(
     allow_private: AllowPrivate = False,
     resolve: Resolve = addresses.resolve,
 ) -> Reading:
-    """Return the main text of a web page, or the text of a file of any kind that `read_file` reads.
+    """Fetch a web page and return its main text, or the text of a file of any kind that `read_file` reads.
 
     Raises `Unwanted`, or `UnitError`: permanent if the address is refused or its content cannot be read or has no text,
     transient if the server fails or does not answer.
@@ -110,7 +110,7 @@ class _Crawl:
             self.warnings.append(message)
 
     def check(self) -> bool:
-        """Whether time and room remain. Raises `Unwanted`."""
+        """Whether the sitemap's limits of time and of fetched bytes leave room for another page. Raises `Unwanted`."""
         if not self.wanted():
             raise Unwanted("The sitemap is no longer wanted.")
         return time.monotonic() < self.ends and self.bytes < self.limits.sitemap.max_total_bytes
@@ -165,7 +165,7 @@ def _same_site(page: httpx2.URL, sitemap: httpx2.URL) -> bool:
 
 
 def address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
-    """Return an address from a sitemap in full; None if it is invalid or not of the sitemap's site."""
+    """Return an address from a sitemap as an absolute one; None if it is invalid or on another site."""
     try:
         address = parse_url(str(sitemap.join(text.strip())))
     except (UnitError, httpx2.InvalidURL, ValueError):
@@ -182,7 +182,8 @@ def read_sitemap(
     allow_private: AllowPrivate = False,
     resolve: Resolve = addresses.resolve,
 ) -> Reading:
-    """Return the text of the pages in a sitemap, at least a section for each, with their addresses as `source`.
+    """Fetch a sitemap and its pages; return the pages' texts, at least a section for each, with the page's address as
+    `source`.
 
     Skips pages on other sites, and those beyond the limits. Pages that cannot be read become warnings. Raises
     `Unwanted`, or `UnitError`: with code `bad_sitemap` or `no_pages`, the error of fetching the first sitemap, or the
