@@ -26,7 +26,7 @@ def flows() -> "tuple[Flow, ...]":
 
 
 def loaded_flows() -> Iterator["Flow"]:
-    """Yield the flows that this process has imported."""
+    """Yield the flows that this process has imported so far, in the order of `FLOWS`; imports none."""
     for name in FLOWS:
         flow = getattr(sys.modules.get(f"{__name__}.{name}.flow"), "FLOW", None)
         if flow is not None:
@@ -35,7 +35,8 @@ def loaded_flows() -> Iterator["Flow"]:
 
 @lru_cache
 def declarations() -> tuple[Declaration, ...]:
-    """Return the declarations of all flows. This is cheap: it imports no units of work."""
+    """Return the declaration of each flow: its queues with gates, and its settings. This is cheap: it imports no units
+    of work."""
     return tuple(import_module(f"{__name__}.{name}").DECLARATION for name in FLOWS)
 
 
@@ -54,5 +55,6 @@ def check_sections(settings: Settings) -> None:
 
 
 def gate_registry(settings: Settings) -> GateRegistry:
-    """Return the gates of all flows under these settings, for code without a context; see `Context.gates`."""
+    """Return the gates of all flows' queues under these settings, for code without a context; with one, use
+    `Context.gates`."""
     return GateRegistry(declarations(), settings)

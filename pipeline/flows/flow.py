@@ -75,24 +75,24 @@ class Flow:
     """Whether anyone subscribes to events, for a flow that sends them on. Tasks wake it soon after a new event."""
 
     def is_at_rest(self, context: Context) -> bool:
-        """Whether no row is claimed, has work, or will have work without a change of rows;
-
-        False if the flow cannot tell.
-        """
+        """Whether the flow has no work, now or later, unless rows change: no row is claimed, due, or waits for its
+        time. False if the flow cannot tell."""
         if self.anything is None:
             return False
         with context.db.read() as session:
             return not session.execute(self.anything).scalar_one()
 
     def resolve(self, context: Context, noun: str, beginning: str) -> str | None:
-        """Return the id that begins so; None without a match. Raises `UserError` for several matches.
+        """Return the id that equals or begins with `beginning`; None without a match. Raises `UserError` for several
+        matches.
 
         `noun`: a key of `ids`, such as `items`.
         """
         return short_ids.resolve(context, self.ids[noun], beginning, noun)
 
     def free_lost(self, context: Context, absent: Collection[str]) -> int:
-        """Give back units that these absent processes hold or whose lease is over; return the number of scopes."""
+        """Give back units that these absent processes hold or whose lease is over; return how many scopes, such as
+        documents, had some."""
         freed = 0
         for work in self.works:
             by_scope = free_lost(context.db, work, absent)
@@ -113,17 +113,19 @@ class Flow:
             context.db.run(lambda tx: accounts.release(tx, over))
 
     def release_all(self, context: Context, processes: Collection[str]) -> None:
-        """Give back units that these ending processes hold, without counting attempts."""
+        """Give back all units that these ending processes hold, so that others take them at once; the attempts do not
+        count."""
         for work in self.works:
             release(context.db, work, processes)
 
     def holders(self, context: Context) -> set[str]:
-        """Return every process that holds a claim."""
+        """Return the names of all processes that hold a claim, even of dead ones."""
         with context.db.read() as session:
             return set[str]().union(*(holders(session, work) for work in self.works))
 
     def held(self, context: Context) -> list[Held]:
-        """Count the units that processes hold now: see `backlog.held`."""
+        """Count the units that processes hold now: one entry per kind of unit, process and scope, with the numbers of
+        its units and of its messages."""
         with context.db.read() as session:
             return [count for work in self.works for count in held(session, work)]
 

@@ -20,7 +20,7 @@ _HIDDEN = ("merged_path", "source_path", "worker_id")
 
 
 def archive(context: Context, document_id: str) -> Iterator[bytes]:
-    """Return the ZIP archive in pieces of bytes.
+    """Return an iterator over the bytes of the ZIP archive, which it makes as it goes.
 
     Raises `UserError` at once if the document is unknown or has no result.
     """
@@ -29,8 +29,8 @@ def archive(context: Context, document_id: str) -> Iterator[bytes]:
 
 
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
-    """Return the manifest as a dict, without this machine's paths and workers. Raises `UserError` without a
-    manifest."""
+    """Return the stored manifest as a dict, without this machine's paths and workers. Raises `UserError` for an unknown
+    document, or without a result or a manifest."""
     content = _manifest(queries.document(context, document_id).result_path)
     if content is None:
         raise UserError(f"document {document_id} has no manifest", code="no_result")
@@ -51,7 +51,8 @@ def _manifest(merged: Path) -> dict[str, Any] | None:
 
 
 def pictures_folder(context: Context, document_id: str) -> Path | None:
-    """Return the folder of the pictures that a document's Markdown links to; None without pictures."""
+    """Return the folder of the pictures that a document's Markdown links to; None if the folder does not exist, as for
+    an unknown document."""
     folder = files.pictures_folder(context.settings, document_id)
     return folder if folder.is_dir() else None
 

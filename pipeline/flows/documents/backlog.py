@@ -46,7 +46,11 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the documents that failed or have failed pages, the last changed first."""
+    """Return at most `limit` documents that failed or have failed pages, the last changed first.
+
+    They are chosen among the `limit` newest FAILED, PARTIAL_FAILED and open ones by time of creation, so an old
+    document that fails now may be missing.
+    """
     c = DOCUMENTS.c
     with context.db.read() as session:
         rows = [
@@ -74,7 +78,8 @@ def _reason(context: Context, row: object) -> str:
 
 
 def pages_by_minute(context: Context) -> list[Minute]:
-    """Return the counts of attempts in each minute of the last hour, oldest first; the last minute is still running.
+    """Return, for each of the last 60 minutes, how many attempts at pages ended and how many of these failed, oldest
+    first. Minutes without attempts have zeros; the last minute is still running.
 
     A process keeps the counts of finished minutes in its cache.
     """
@@ -93,7 +98,7 @@ def pages_by_minute(context: Context) -> list[Minute]:
 
 
 def last_hour(context: Context) -> Throughput:
-    """Return the throughput of the last hour."""
+    """Return the numbers, rate and mean time of the attempts at pages in the last hour."""
     now = context.db.now()
     with context.db.read() as session:
         return throughput(session, ATTEMPTS, now - timedelta(hours=1), now)

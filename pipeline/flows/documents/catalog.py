@@ -28,7 +28,8 @@ class Filter:
     created_before: datetime | None = None
 
     def where(self) -> list[ColumnElement[bool]]:
-        """Return the conditions in SQL."""
+        """Return the conditions on rows of `DOCUMENTS`, to combine with AND; empty without conditions. `created_from`
+        is included, `created_before` is not."""
         conditions: list[ColumnElement[bool]] = []
         if self.statuses:
             conditions.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
@@ -41,7 +42,7 @@ class Filter:
         return conditions
 
     def among(self, statuses: Collection[DocumentStatus]) -> "Filter | None":
-        """Narrow the filter to these states; None if no document can match."""
+        """Return a filter that also requires one of these states; None if no document can match."""
         both = frozenset(statuses) & self.statuses if self.statuses else frozenset(statuses)
         return replace(self, statuses=both) if both else None
 
@@ -55,7 +56,10 @@ def documents(
     after: Key | None = None,
     before: Key | None = None,
 ) -> list[DocumentView]:
-    """Return documents, newest first: those that follow the key `after`, or those that directly precede `before`."""
+    """Return up to `limit` matching documents, newest first, after skipping `offset`.
+
+    `after`: only documents older than this key. `before`: only newer ones, and of these the nearest to the key.
+    """
     key = (DOCUMENTS.c.created_at, DOCUMENTS.c.id)
     order = [column.asc() if before else column.desc() for column in key]
     beyond = []

@@ -27,17 +27,18 @@ def source_path(settings: Settings, document_id: str, file_type: str) -> Path:
 
 
 def survey_path(settings: Settings, document_id: str) -> Path:
-    """Return the path of the facts about the whole document that splitting collects for the conversion of pages."""
+    """Return the path of the document's profile, such as the levels of its headings, which splitting stores and the
+    local conversion of each page reads."""
     return upload_folder(settings, document_id) / "survey.json"
 
 
 def temp_folder(settings: Settings, document_id: str) -> Path:
-    """Return the folder of page images, which are removed when the document ends."""
+    """Return the folder of the pages' images for providers, which are removed when the document ends."""
     return settings.temp_dir / document_id
 
 
 def views_folder(settings: Settings, document_id: str) -> Path:
-    """Return the folder of the pictures of pages that interfaces have shown."""
+    """Return the folder that caches the pictures of whole pages that interfaces have shown."""
     return settings.view_dir / document_id
 
 
@@ -46,13 +47,13 @@ def output_folder(settings: Settings, document_id: str) -> Path:
 
 
 def pictures_folder(settings: Settings, document_id: str) -> Path:
-    """Return the folder of pictures cut from the pages, if the user asked for them; the merged Markdown links to
-    them."""
+    """Return the folder of figures cut from the pages, which exists only if the user asked for them; the merged
+    Markdown links to them."""
     return output_folder(settings, document_id) / PICTURES
 
 
 def output_path(settings: Settings, document_id: str, filename: str) -> Path:
-    """Return the path of the merged Markdown."""
+    """Return the path of the merged Markdown, which may not exist yet."""
     return output_folder(settings, document_id) / f"{safe_stem(filename)}.md"
 
 
@@ -60,8 +61,8 @@ def output_path(settings: Settings, document_id: str, filename: str) -> Path:
 def incoming(settings: Settings, source: Path) -> Iterator[Path]:
     """Yield a private copy of a submitted file, and remove it at the end unless it was moved.
 
-    All checks read the copy, because the original may change at any time. Of a file over the limit of uploads, only the
-    beginning is copied, which is still too large. Raises `UserError` in place of any `OSError`.
+    All checks read the copy, because the original may change at any time. Of a file over the limit of uploads, only one
+    byte more than the limit is copied, so that the checks refuse it. Raises `UserError` in place of any `OSError`.
     """
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
@@ -83,7 +84,7 @@ def _copy(source: Path, copy: Path, max_bytes: int) -> None:
 
 
 def place(copy: Path, path: Path) -> None:
-    """Move a private copy to its permanent path."""
+    """Move a private copy to its permanent path, and make the folder; replace a file that is there."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy.replace(path)
 

@@ -50,9 +50,9 @@ class Picture:
 
 
 def find(context: Context, document_id: str, number: int, rendering: Rendering) -> Picture:
-    """Return the picture of a page: its name, and its content only if it is cached.
+    """Return the picture of a page: its name, and its content only if it is cached; renders nothing.
 
-    Raises `UserError` without the page.
+    `number`: the page's position in the result, from 1. Raises `UserError` without the page.
     """
     path = _path(context.settings, document_id, queries.page_source(context, document_id, number), rendering)
     return Picture(path.name, _cached(path))
@@ -65,10 +65,12 @@ def picture(
     rendering: Rendering = Rendering(),
     wanted: Callable[[], bool] = lambda: True,
 ) -> bytes:
-    """Return a picture of a page in the encoding of `rendering`, from the cache if possible.
+    """Return a picture of a page in the encoding of `rendering`, from the cache if possible. `number`: the page's
+    position in the result, from 1.
 
     Otherwise a child process of low priority renders it, with at most the settings' `max_pixels`, and it is cached.
-    Raises `UserError` without the page, or if it cannot be rendered.
+    Calls `wanted` twice a second while rendering. Raises `Unwanted` if that returns False, `UserError` without the
+    page, or if it cannot be rendered.
     """
     settings, rendering = context.settings, rendering.bounded
     page = queries.page_source(context, document_id, number)
@@ -148,7 +150,10 @@ class _Room:
 
 
 def make_room(folder: Path, most: int) -> None:
-    """If the folder exceeds `most` bytes, remove the least recently used pictures until it has 90 % of that."""
+    """If the folder exceeds `most` bytes, remove the least recently used pictures until it has 90 % of that.
+
+    In any case, remove documents' folders that have been empty for an hour.
+    """
     by_use: list[tuple[float, int, Path]] = []
     for document in folder.iterdir() if folder.is_dir() else ():
         pictures = list(document.iterdir()) if document.is_dir() else []

@@ -78,26 +78,29 @@ def served_by(context: Context, queue: str) -> list[str]:
 
 
 def converter_of(context: Context, provider: str) -> str:
-    """Return the provider that converts pages of `provider` now: its fallback while `provider`'s breaker alone is
-    open."""
+    """Return the provider that converts pages of `provider` now: its fallback while `provider`'s breaker is open and
+    the fallback's is not, else `provider` itself."""
     return provider if provider == LOCAL else fallbacks.stand_in(context, provider, "vision", local=True)
 
 
 def quantum_s(settings: Settings, queue: str) -> float:
-    """Return how long a lane works before it yields; 0, which means one page, on queues with a gate."""
+    """Return for how many seconds a lane works before it yields to other documents; on queues with a gate 0, which
+    means one page."""
     return settings.documents.quantum_s if queue == CPU else 0.0
 
 
 def lane_limit(settings: Settings, queue: str) -> int:
-    """Return how many lanes a document may have on this queue."""
+    """Return how many lanes of a document may work at once on this queue: the provider's concurrency, or the number of
+    local converters."""
     profile = settings.providers.get(provider_of(queue))
     return profile.concurrency if profile else settings.documents.converter_count
 
 
 def stages(context: Context, document_ids: Sequence[str]) -> list[Due]:
-    """Return the stages that these documents ask for now; leave out documents without due work.
+    """Return the stages that these documents ask for now: splitting, conversion with its lanes, or merging; leave out
+    documents without due work.
 
-    Takes one or two statements, whose cost ignores page counts.
+    Takes one or two statements, which cost the same for few and for many pages.
     """
     settings, now = context.settings, context.db.now()
     queues = {provider: queue_of(converter_of(context, provider)) for provider in providers(settings)}
@@ -132,7 +135,8 @@ def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
 
 
 def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Any]:
-    """Return (document id, provider, number of lanes that hold pages); other due pages need lanes beside them."""
+    """Return (document id, provider, number of lanes that hold its pages now). `stages` adds them to the lanes for due
+    pages."""
     if not document_ids:
         return []
     query = (
@@ -169,8 +173,8 @@ def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Return the ids of documents with pages whose wait is over, the longest over first; up to `PORTION` pages
-    count."""
+    """Return the ids of PROCESSING documents with pages whose wait before a retry is over, the longest over first;
+    reads up to `PORTION` pages."""
     # No DISTINCT: with it SQLite uses the index of documents, and reads all claimable pages.
     query = (
         select(PAGES.c.document_id)
@@ -183,7 +187,8 @@ def due(context: Context) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until the next page is due; None if no page waits."""
+    """Return the seconds until the next page is due for its retry; None if no page waits. Ignores pages that are due
+    already."""
     with context.db.read() as session:
         return work.next_due(session, CONVERT, _is_processing())
 

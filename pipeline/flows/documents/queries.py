@@ -46,7 +46,8 @@ def document(context: Context, document_id: str) -> DocumentView:
 
 
 def resolve(context: Context, beginning: str) -> str:
-    """Return the id that starts with `beginning`. Raises `UnknownDocument` without a match, `UserError` for several."""
+    """Return the id that equals or starts with `beginning`. Raises `UnknownDocument` without a match, `UserError` for
+    several."""
     document_id = short_ids.resolve(context, DOCUMENTS.c.id, beginning, "documents")
     if document_id is None:
         raise UnknownDocument(beginning)
@@ -72,7 +73,10 @@ def pages(
     after: int = 0,
     limit: int | None = None,
 ) -> list[PageView]:
-    """Return the document's pages after page `after`, in order; a document has none until it is split."""
+    """Return the document's pages with their texts, by position in the result; `after`: start behind this position.
+
+    Empty for an unknown document, and until it is split. `doubtful`: only pages with doubtful text.
+    """
     query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page > after).order_by(PAGES.c.page)
     query = query.limit(limit)
     if status is not None:
@@ -84,7 +88,8 @@ def pages(
 
 
 def commonest_error(session: Session, document_id: str) -> str:
-    """Return the error of most failed pages; empty without failed pages."""
+    """Return the error that most of the failed pages share, the first in the alphabet on a tie; empty without failed
+    pages."""
     failed = (PAGES.c.document_id == document_id, PAGES.c.status == PageStatus.FAILED, PAGES.c.error.is_not(None))
     query = select(PAGES.c.error).where(*failed).group_by(PAGES.c.error).order_by(func.count().desc(), PAGES.c.error)
     return session.execute(query.limit(1)).scalar_one_or_none() or ""
@@ -97,7 +102,8 @@ def page(context: Context, document_id: str, number: int) -> PageView:
 
 
 def page_source(context: Context, document_id: str, number: int) -> int:
-    """Return the number of a page in the file, from 1. Raises `UnknownDocument`, or `UserError` for an unknown page."""
+    """Return the number, from 1, that a page has in the file. `number`: its position in the result. Raises
+    `UnknownDocument`, or `UserError` for an unknown page."""
     return int(_page(context, document_id, number, PAGES.c.page_source).page_source)
 
 
@@ -113,7 +119,8 @@ def _page(context: Context, document_id: str, number: int, *columns: Any) -> Any
 
 
 def no_page(session: Session, document_id: str, number: int) -> UserError:
-    """Return, without raising it, the error for an unknown page, with a hint if `number` is a page of the file."""
+    """Return, without raising it, the error for an unknown page. If `number` is a page of the file, the message names
+    its position in the result."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page_source == number)
     place = session.execute(query).scalar()
     hint = f"; page {number} of the file is page {place} here" if place else ""
@@ -121,7 +128,8 @@ def no_page(session: Session, document_id: str, number: int) -> UserError:
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return the stored layouts of all pages or of `numbers`, by page number; leave out pages without a layout."""
+    """Return the stored layouts of all pages or of `numbers`, by position in the result; leave out pages without a
+    layout."""
     query = (
         select(PAGES.c.page, LAYOUTS.c.data)
         .join(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
@@ -134,7 +142,8 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
 
 
 def layout_json(context: Context, document_id: str, number: int | None = None) -> dict[str, Any]:
-    """Return a dict, ready for JSON, with the blocks of all pages, or of one, and their boxes.
+    """Return a dict, ready for JSON, with the blocks of all pages, or of the page at position `number` of the result,
+    and their boxes.
 
     Raises `UnknownDocument`, or `UserError` for an unknown page.
     """
@@ -148,7 +157,8 @@ def docling_document(
 ) -> dict[str, Any]:
     """Return the document in the format of the Docling project, as a dict ready for JSON.
 
-    `picture` returns a link's data, or None. Raises `UnknownDocument`.
+    `picture` gets the link of a picture, and returns its `data:` URI, or None to leave its data out. Raises
+    `UnknownDocument`.
     """
     view = document(context, document_id)
     layout = layout_json(context, document_id)
@@ -164,6 +174,7 @@ def docling_document(
 
 def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:
     """Return (page number in the file, Markdown) of each page, in order; a missing page has its reason as its text.
+    Empty for an unknown document.
 
     `joined`: move a table that spans pages to its first page.
     """
@@ -184,7 +195,7 @@ def attempts(
     after: tuple[int, int] | None = None,
     limit: int | None = None,
 ) -> list[AttemptView]:
-    """Return the ledger of a document or of one page: by page, oldest attempt first.
+    """Return the ledger of a document, or of the page at this position of the result: by page, oldest attempt first.
 
     `after`: start behind this (page, attempt id).
     """
@@ -199,7 +210,8 @@ def attempts(
 
 
 def costs(context: Context, document_id: str) -> list[CostView]:
-    """Return a document's costs by provider and model, dearest first, without attempts that retention removed."""
+    """Return the sums of a document's attempts by provider and model, dearest first, without attempts that retention
+    removed."""
     c = ATTEMPTS.c
     cost = func.sum(c.cost)
     query = (
@@ -221,7 +233,10 @@ def costs(context: Context, document_id: str) -> list[CostView]:
 
 
 def count_pages(session: Session) -> dict[int, int]:
-    """Count pages by state. Settled pages are too many to count, so the documents' counters supply them."""
+    """Count the pages of all documents by state; leave out states without pages.
+
+    Settled pages are too many to count, so the documents' counters supply them.
+    """
     totals = (func.sum(DOCUMENTS.c.completed_count), func.sum(DOCUMENTS.c.failed_count))
     completed, failed = session.execute(select(*totals)).one()
     retrying = func.count().filter(PAGES.c.status == PageStatus.RETRYING)
@@ -250,7 +265,8 @@ def load_beside(context: Context, ids: Collection[str], provider: str) -> Load:
 
 
 def figures(context: Context) -> Figures:
-    """Return counts by state, and the last hour's throughput. Rule: docs/sources/documents.md#monitoring."""
+    """Return the counts of documents and pages by state, and the last hour's throughput. Rule:
+    docs/sources/documents.md#monitoring."""
     now = context.db.now()
     with context.db.read() as session:
         by_status = count_by(session, DOCUMENTS.c.status)
@@ -264,7 +280,8 @@ def figures(context: Context) -> Figures:
 
 
 def unfinished(session: Session, document_ids: Collection[str]) -> set[str]:
-    """Return the documents that may still cause calls; a paused one may while workers hold its pages."""
+    """Of these documents, return the ids of all that may still cause calls; a paused one may while workers hold its
+    pages."""
     claimed = select(PAGES.c.id).where(PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.claim_id.is_not(None)).exists()
     rests = or_(DOCUMENTS.c.status.in_(AT_REST), and_(DOCUMENTS.c.status == DocumentStatus.PAUSED, ~claimed))
     works = and_(DOCUMENTS.c.id.in_(document_ids), ~rests)

@@ -18,7 +18,11 @@ _D = DocumentStatus
 
 
 def reasons(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """Return the reason of each document that has one, by id. Meant for the documents of one screen."""
+    """Return, by document id and in words, why a document waits, what workers do with it, or why it is paused, failed
+    or doubtful; leave out the others.
+
+    Meant for the documents of one screen.
+    """
     by_id = {document.id: reason for document in documents if (reason := _of_row(document))}
     by_id |= _failures(context, [document for document in documents if document.status is _D.PARTIAL_FAILED])
     open_ = [document for document in documents if document.status in OPEN]
@@ -46,7 +50,8 @@ def _pages(count: int) -> str:
 
 
 def _failures(context: Context, documents: Collection[DocumentView]) -> dict[str, Reason]:
-    """Return, by document id, a reason with the number and the error of the document's first failed page."""
+    """Return, by document id, a reason that names the first failed page with its error, and the number of the
+    others."""
     if not documents:
         return {}
     failed = (PAGES.c.document_id.in_([document.id for document in documents]), PAGES.c.status == PageStatus.FAILED)
@@ -101,7 +106,7 @@ def _next_stage(document: DocumentView) -> str:
 
 
 def _under_way(context: Context, ids: Collection[str]) -> dict[str, int]:
-    """Return how many pages workers hold, by document."""
+    """Return how many pages workers hold, by document; leave out documents without such pages."""
     query = (
         select(PAGES.c.document_id, func.count())
         .where(PAGES.c.document_id.in_(ids), CONVERT.working)
@@ -140,7 +145,7 @@ def retries(context: Context, ids: Collection[str]) -> dict[str, Reason]:
 
 
 def _no_worker(context: Context) -> Reason | None:
-    """Return why no worker can take work; None if one is alive."""
+    """Return why no worker can take work, also if Redis is down; None if a worker is alive."""
     if not context.online:
         return Reason(Kind.WORKERS, "Redis is down, so no message reaches a worker: `penstock up` starts it")
     try:

@@ -69,8 +69,8 @@ def _fail(context: Context, document_id: str, provider: str) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return the rules of retention: for finished documents with pages and files, and for attempts, which are the
-    cache."""
+    """Return the rules of retention: for finished documents with their pages and files, and for attempts, whose texts
+    are the cache of conversion."""
     kept = context.settings.retention
     ended_at = func.coalesce(DOCUMENTS.c.finished_at, DOCUMENTS.c.updated_at)
     return [
@@ -94,7 +94,8 @@ def retained(context: Context) -> list[Retention]:
 
 
 def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) -> int:
-    """Delete those of these documents that are still finished, with attempts and files, and return how many."""
+    """Delete, of these documents, all that still meet the condition `over`, with attempts and files, and return how
+    many."""
     removed = 0
     for document_id in ids:
         still = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id, over)

@@ -21,7 +21,8 @@ PASSAGE_CHARS = 240
 def search(
     context: Context, words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20
 ) -> Hits:
-    """Find pages with these words, best first, in matching documents or in one.
+    """Find pages with these words, best first: in documents that match `which`, and only in `document_id` if it is
+    given.
 
     If no page has all words, find pages with some of them (`Hits.any_word`). `limit` is at most 200. Raises `UserError`
     without words.

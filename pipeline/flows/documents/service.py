@@ -63,9 +63,10 @@ class Choice:
     model: str = ""
 
     def columns(self, settings: Settings, *current: str) -> dict[str, str]:
-        """Return the columns to set on pages whose providers are `current`; empty without a choice.
+        """Return the columns to set on the pages to retry, whose providers are now `current`; empty without a choice.
 
-        Raises `UserError` for an unknown provider or model.
+        Raises `UserError` for an unknown provider, or a model that the chosen provider, else one of `current`, cannot
+        have.
         """
         if not (self.provider or self.model):
             return {}
@@ -75,9 +76,10 @@ class Choice:
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
-    """Stop a document in any state: it becomes CANCELLED. Give back its pages, and discard results that come later.
+    """Stop a document in any state: it becomes CANCELLED, and its pages under way PENDING. Calls under way go on, but
+    only the ledger gets their results.
 
-    Raises `UnknownDocument`.
+    An earlier result stays readable. Raises `UnknownDocument`.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -94,7 +96,8 @@ def cancel(context: Context, document_id: str) -> DocumentView:
 def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
     """Make the document PAUSED: pages under way finish, no others start. Harmless if it is paused already.
 
-    A split or merge under way starts over later. `by`: the name of the key. Raises `IllegalTransition` at rest.
+    A split or merge under way is discarded, and starts over later. `by`: the name of the API key that asks; empty: a
+    user of this machine. Raises `IllegalTransition` at rest.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -106,7 +109,8 @@ def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
 
 
 def resume(context: Context, document_id: str) -> DocumentView:
-    """Continue a paused document at its next stage. Raises `UserError` in any other state."""
+    """Continue a paused document at its next stage; if no page is outstanding, it may become PARTIAL_FAILED or FAILED.
+    Raises `UserError` in any other state."""
 
     def act(tx: Tx, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
@@ -126,8 +130,8 @@ def retry(
 ) -> DocumentView:
     """Start over from splitting: delete the pages. The result stays until a new one exists.
 
-    The ledger stays, so no call is paid twice. `fresh`: call the provider even for pages in the cache. Raises
-    `IllegalTransition` for a document that is not at rest.
+    The ledger stays as the cache, so no call is paid twice. `choice`: for all pages. `fresh`: call the provider even
+    for pages in the cache. Raises `IllegalTransition` for a document that is not at rest.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -140,7 +144,11 @@ def retry(
 def retry_page(
     context: Context, document_id: str, page: int, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Convert one COMPLETED or FAILED page again, without the cache. The old text stays until a new one exists."""
+    """Make one COMPLETED or FAILED page convert again, without the cache. The old text stays until a new one exists.
+
+    `page`: its position in the result. Raises `IllegalTransition` for a page in another state, or while the document is
+    paused or being merged.
+    """
 
     def act(tx: Tx, document: Any) -> None:
         row = _page(tx, document_id, page)
@@ -155,9 +163,8 @@ def retry_page(
 def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
-    """Convert the FAILED pages again, and the untried pages of a partial result. If there are none, merge a FAILED
-    document again, or start it over. Harmless if nothing failed. Rule: docs/sources/documents.md#commands.
-    """
+    """Make the FAILED pages, and the untried pages of a partial result, convert again. If there are none, merge a
+    FAILED document again, or start it over. Harmless if nothing failed. Rule: docs/sources/documents.md#commands."""
 
     def act(tx: Tx, document: Any) -> None:
         is_partial = document.status == DocumentStatus.PARTIAL_FAILED
@@ -185,9 +192,11 @@ def retry_failed(
 
 
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Merge the pages again.
+    """Ask for a new merge of the pages' present texts; returns before it starts.
 
-    With `allow_partial`, mark a gap where a page failed; without it, a gap raises `UserError`.
+    With `allow_partial`, a missing page becomes a line with its reason; without it, raises `UserError`, even if the
+    document was submitted with it. Raises `UserError` without converted pages, `IllegalTransition` unless the document
+    is at rest.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -206,9 +215,11 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
 
 
 def promote(context: Context, document_id: str, page: int, attempt_id: int) -> DocumentView:
-    """Use the text of an older attempt as the page's text, and merge again if no page is missing.
+    """Use the text of an attempt of the ledger as the page's text. If no page is missing, ask for a new merge, except
+    of a CANCELLED document.
 
-    Raises `UserError` for a document that is not at rest, or an attempt without a text.
+    `page`: its position in the result. Raises `UserError` for a document that is not at rest, or an attempt without a
+    text.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -247,9 +258,11 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
 
 
 def revive(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Resume a document that was submitted again, with the least work that leads to its result.
+    """Resume a document that was submitted again, with the least work that leads to its result: a merge, its missing
+    pages, or all from splitting.
 
-    Changes only `allow_partial` of a document that is not at rest, or that is COMPLETED and has its file.
+    Changes only `allow_partial` of a document that is not at rest, or that is COMPLETED and has its file. False leaves
+    an earlier `allow_partial`.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -279,7 +292,8 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
 
 
 def remove(context: Context, document_id: str) -> None:
-    """Delete a document with its pages, ledger and files. Work under way finds no row to write to."""
+    """Delete a document in any state, with its pages, ledger and files. Work under way finds no row to write to. Raises
+    `UnknownDocument`."""
 
     removed = False
 
@@ -309,7 +323,8 @@ def remove_rows(session: Session, document_id: str) -> None:
 
 
 def _change(context: Context, document_id: str, act: Callable[[Tx, Any], None]) -> DocumentView:
-    """Lock the document, `act` on it, and return its new state, all in one transaction.
+    """Lock the document, `act` on it, and return its new state, all in one transaction, whose commit launches its next
+    work.
 
     Skip `act` if the document is in the state that an earlier try left: that try committed, but its answer was lost.
     """
@@ -392,7 +407,8 @@ def _cut_off(tx: Tx, document_id: str) -> None:
 
 
 def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False) -> None:
-    """Make the matching pages RETRYING, subtract them from the counters, and move the document to PROCESSING."""
+    """Make the matching pages RETRYING with these `columns`, subtract them from the counters, and move the document to
+    PROCESSING. Raises `UserError` for a document that is not split."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"

@@ -149,7 +149,7 @@ _RESUMED = {
 
 
 def settled_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent | None:
-    """Return the event of a PROCESSING document with these counts; None while pages are outstanding.
+    """Return the event that ends PROCESSING with these counts; None while pages are outstanding.
 
     With `allow_partial`, a document with failed pages is merged too if at least one page was converted.
     """
@@ -171,7 +171,8 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
-    """Return percent, 0 to 100: 5 after splitting, 95 after conversion; states that end without success keep `before`.
+    """Return percent, 0 to 100: 0 before splitting, 5 during it, 5 to 95 by the `completed` of `pages`, 95 during the
+    merge, 100 after it. States that end without success, and PAUSED, keep the percentage `before`.
 
     Rule: docs/sources/documents.md#progress.
     """

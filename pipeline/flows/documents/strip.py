@@ -55,7 +55,7 @@ _LAST = [ATTEMPTS.c[name] for name in LastAttempt.__dataclass_fields__]
 
 
 def cells(context: Context, document_id: str, first: int, last: int) -> list[Cell]:
-    """Return the pages from `first` to `last`, in order."""
+    """Return the pages at positions `first` to `last` of the result, both included, in order."""
     in_range = (PAGES.c.document_id == document_id, PAGES.c.page.between(first, last))
     query = select(*_COLUMNS).where(*in_range).order_by(PAGES.c.page)
     tried = (
@@ -78,8 +78,8 @@ def cells(context: Context, document_id: str, first: int, last: int) -> list[Cel
 def numbers(
     context: Context, document_id: str, limit: int, *, status: PageStatus | None = None, doubtful: bool = False
 ) -> list[int]:
-    """Return the numbers of the first `limit` pages, in order; `status` and `doubtful` restrict them, together if
-    both."""
+    """Return the positions in the result of the first `limit` pages, in order; `status` and `doubtful` restrict them,
+    together if both."""
     query = select(PAGES.c.page).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page).limit(limit)
     if status is not None:
         query = query.where(PAGES.c.status == status)

@@ -58,7 +58,8 @@ class Options:
 
 
 def submit(context: Context, path: Path, options: Options) -> DocumentView:
-    """Store a copy of the file and a row for it; the same content and options return the existing document.
+    """Store a copy of the file and a row for it; the same content and options revive and return the existing document.
+    Workers convert it later.
 
     Raises `UserError` for an invalid file or option, and then stores nothing.
     """

@@ -30,7 +30,8 @@ PORTION = 500
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield counts: items in line, items to read or write next, and batches of chunks by provider."""
+    """Yield counts: items in line, items that wait to be read, items whose vectors wait to be written, and batches of
+    chunks by provider."""
     embedded = and_(BATCHES.c.item_id == ITEMS.c.id, ITEMS.c.status == ItemStatus.EMBEDDING)
     with context.db.read() as session:
         in_line = session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one()
@@ -47,7 +48,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the latest failed items, newest first; leave out items being deleted."""
+    """Return at most `limit` failed items, the last changed first; leave out items being deleted."""
     c = ITEMS.c
     failed = select(c.id, c.name, c.error, c.updated_at).where(c.status == ItemStatus.FAILED, c.deleting.is_(False))
     with context.db.read() as session:
@@ -59,7 +60,8 @@ def failures(context: Context, limit: int) -> list[Failure]:
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail items that wait for a removed provider, up to `PORTION` in one call, and return their ids."""
+    """Fail EMBEDDING items with due batches of a provider that is no longer configured, up to `PORTION` in one call,
+    and return their ids."""
     served = [LOCAL, *own(context.settings).providers]
     # Skip batches of ended items, which stay as they are: they would fill the portion and hide the others.
     open_ = select(ITEMS.c.id).where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.deleting.is_(False))

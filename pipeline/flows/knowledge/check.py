@@ -66,7 +66,7 @@ class Report:
 
 
 def check(context: Context) -> Report:
-    """Count inconsistent rows over all bases. Reads whole tables."""
+    """Return the counts of inconsistent rows over all bases, by kind; repairs none. Reads whole tables."""
     with context.db.read() as session:
         return Report(
             **{

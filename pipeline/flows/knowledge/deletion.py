@@ -22,7 +22,8 @@ _PORTION = 1000
 
 
 def remove(context: Context, base_id: str) -> bool:
-    """Remove the base's deleted items, then a deleted base itself; return True if `QUANTUM_S` ended before the work."""
+    """Remove the base's deleted items, then the base itself if it is deleted. Return True if `QUANTUM_S` ended before
+    the work: call again."""
     until = time.monotonic() + QUANTUM_S
     delete_base = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
     query = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(True)).limit(100)

@@ -38,12 +38,11 @@ def scan(
     keep_gone: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:
-    """Add a directory's new files, read changed files again, and delete the items of missing files. Raises
-    `UserError`.
+    """Add a directory's new files, read changed files again, and delete the items of missing files, which `keep_gone`
+    keeps. Raises `UserError`.
 
     Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan
-    follows no links. An item that was added alone joins the group of its folder, but stays when its file is
-    missing.
+    follows no links. An item that was added alone joins the group of its folder, but stays when its file is missing.
     """
     base, root = queries.base(context, base_id), _checked(folder)
     known = _known(context, base.id, root)

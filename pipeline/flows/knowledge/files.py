@@ -74,13 +74,13 @@ def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tupl
 
 
 def place(copy: Path, path: Path) -> None:
-    """Move a private copy to its permanent path."""
+    """Move a private copy to its permanent path, and make the folder; replace a file that is there."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy.replace(path)
 
 
 def keep_only(settings: Settings, item_id: str, sha256: str) -> None:
-    """Remove older copies of an item's file."""
+    """Remove the stored copies of an item's file that have another content than this one."""
     for entry in folder(settings, item_id).iterdir() if folder(settings, item_id).is_dir() else ():
         if entry.name != sha256:
             entry.unlink(missing_ok=True)

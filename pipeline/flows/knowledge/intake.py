@@ -57,7 +57,7 @@ class Source:
 
     @classmethod
     def of_file(cls, path: Path, name: str = "") -> "Source":
-        """Return the source of a single file that the caller names, not a folder."""
+        """Return the source of a file that the caller names by itself; `scan` makes those of a folder's files."""
         try:
             origin = str(path.resolve())
         except (OSError, ValueError, RuntimeError):  # copying it raises the exact error
@@ -107,11 +107,12 @@ def add(
 ) -> Added:
     """Add the valid sources as items, at the end of the base's line; refused ones are in the result. `progress` gets
     the number of handled sources and of all. Raises `UserError` for an unknown base, or for the data folder of another
-    database.
+    database, and `OverCap` if the caller's account has no room for the first `PORTION` of sources; later ones are then
+    refused.
 
     A base has one item for a file. Two sources are the same file if their real paths are equal, or, unless both came
-    with folders, if their names and contents are equal. A known file whose content changed is read again. `added`:
-    the result to add to.
+    with folders, if their names and contents are equal. A known file whose content changed is read again. `added`: the
+    result to add to.
     """
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
@@ -151,7 +152,8 @@ def _known(context: Context, base_id: str, sources: Sequence[Source]) -> dict[st
 
 
 def _renew(context: Context, row: Any, source: Source, limits: KnowledgeSettings, added: Added) -> None:
-    """Compare a known item's file with its stored copy; if the content changed, store it and read the item again.
+    """Compare a known item's file with its stored copy; if the content changed, store it and queue the item to be read
+    again.
 
     The outcome goes to `added`: changed, unchanged, or failed as a duplicate. Raises `UserError`.
     """

@@ -30,7 +30,7 @@ def embeddings_queue(provider: str) -> str:
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """Return a queue for each provider of vectors."""
+    """Return a queue with a gate for each configured provider of vectors; vectors made on this machine need none."""
     section = own(settings)
     return [
         GatedQueue(embeddings_queue(name), name, "embeddings", concurrency=section.embed_concurrency)

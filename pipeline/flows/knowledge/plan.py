@@ -59,7 +59,10 @@ def removal_of(base_id: str) -> str:
 
 
 def due_steps(context: Context, scopes: Sequence[str]) -> list[DueStep]:
-    """Return the due steps of these scopes; for `LINE`, admit items first."""
+    """Return the due steps of these scopes: items, bases' deletions, and `LINE`, the line of all bases.
+
+    For `LINE`, first admit items from the line, and include every item that may write its vectors now.
+    """
     ids = [scope for scope in scopes if scope != LINE and not scope.startswith(_REMOVAL)]
     removals = [scope.removeprefix(_REMOVAL) for scope in scopes if scope.startswith(_REMOVAL)]
     steps = [DueStep(base_id, Step.REMOVE, CONTROL) for base_id in removals]
@@ -153,7 +156,8 @@ def due(context: Context) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until the next item or batch is due; None if none waits."""
+    """Return the seconds until the next item or batch is due for its retry; None if none waits. Ignores rows that are
+    due already."""
     with context.db.read() as session:
         waits = [work.next_due(session, kind) for kind in (READ, EMBED, WRITE)]
     return min((wait for wait in waits if wait is not None), default=None)

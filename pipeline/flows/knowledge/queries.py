@@ -141,7 +141,8 @@ def group_id(context: Context, base_id: str, name: str) -> str:
 
 
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
-    """Count the items of these bases, or of all, by state, also those being deleted. The result is by the base's id."""
+    """Count the items of these bases, or of all, by the base's id and by state, also those being deleted; leave out
+    bases and states without items."""
     query = select(ITEMS.c.base_id, ITEMS.c.status, func.count()).group_by(ITEMS.c.base_id, ITEMS.c.status)
     if base_ids is not None:
         query = query.where(ITEMS.c.base_id.in_(base_ids))
@@ -153,7 +154,8 @@ def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str,
 
 
 def chunk_counts(context: Context) -> dict[str, int]:
-    """Count the searchable chunks of each base, by the base's id."""
+    """Count the chunks of each base, by the base's id: those of its items' latest readings, even of readings that are
+    not searchable yet."""
     query = select(ITEMS.c.base_id, func.sum(ITEMS.c.chunk_count)).where(PRESENT).group_by(ITEMS.c.base_id)
     with context.db.read() as session:
         return {base_id: int(count) for base_id, count in session.execute(query)}
@@ -180,7 +182,8 @@ def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None)
 
 
 def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
-    """Return an item's searchable chunks in the order of its text, from number `first` on."""
+    """Return an item's searchable chunks in the order of its text, from number `first` on; empty for an unknown
+    item."""
     query = (
         select(CHUNKS)
         .join(ITEMS, (ITEMS.c.id == CHUNKS.c.item_id) & (ITEMS.c.generation == CHUNKS.c.generation))
@@ -193,7 +196,11 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 
 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
-    """Return the activity of those of these items that have not ended, by id, from rows, presence and messages."""
+    """Return the activity of those of these items that have not ended, by id, from rows, workers' presence and
+    messages.
+
+    While Redis does not answer, no worker counts as alive: items in line, and most of the others, are then STALLED.
+    """
     columns = (
         ITEMS.c.id,
         ITEMS.c.base_id,
@@ -304,7 +311,7 @@ def place_of(item_id: str) -> str:
 
 
 def _gate(context: Context, row: Any) -> str:
-    """Return why the gate of the item's next step is closed; empty if it is open."""
+    """Return why the gate of the item's next step is closed; empty if it is open, or while Redis is down."""
     if row.status != ItemStatus.EMBEDDING:
         return ""
     query = select(BATCHES.c.provider).where(BATCHES.c.item_id == row.id).limit(1)
@@ -315,7 +322,8 @@ def _gate(context: Context, row: Any) -> str:
 
 
 def queue(context: Context, base_id: str) -> QueueStatus:
-    """Return a base's queue: items in line, items under way, and orphans. Raises `UnknownBase`."""
+    """Return a base's queue: how many items are in line and under way, and the ids of those under way and of orphans,
+    which are stalled. Raises `UnknownBase`."""
     open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)
@@ -333,7 +341,8 @@ def _stalled(current: Mapping[str, Standing], item_id: str) -> bool:
 
 
 def status(context: Context) -> FlowStatus:
-    """Return the queues of all bases. Rule: docs/sources/knowledge.md#fairness."""
+    """Return how many items are in line, in all and by base, and how many are under way. Rule:
+    docs/sources/knowledge.md#fairness."""
     line = (ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT)
     with context.db.read() as session:
         of_base = select(ITEMS.c.base_id, func.count()).where(*line).group_by(ITEMS.c.base_id)

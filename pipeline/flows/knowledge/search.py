@@ -83,10 +83,10 @@ def search(
 ) -> Hits:
     """Find chunks for these words, best first, in bases by id or name; None: in all bases.
 
-    The other arguments restrict types, ids and groups of items; `since`: the least creation time of an item.
-    `around`: how many neighbours each hit has in `before` and `after`, at most 5. `limit` is at most 200.
-    `by_meaning=False`: search by words alone. `Hits.note` names models whose vectors were left out after an error.
-    Raises `UnknownBase`, and `UserError` without words.
+    The other arguments restrict types, ids and groups of items; `since`: the least creation time of an item;
+    `min_score`: the least score, 0 to 1, of a hit. `around`: how many neighbours each hit has in `before` and `after`,
+    at most 5. `limit` is at most 200. `by_meaning=False`: search by words alone. `Hits.note` names models whose vectors
+    were left out after an error. Raises `UnknownBase`, and `UserError` without words.
     """
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
@@ -112,7 +112,8 @@ def search(
 
 
 def asks(context: Context, bases: Sequence[str] | None) -> list[str]:
-    """Return the models (`provider:model`) that a search by meaning calls; it is free without any.
+    """Return the models, as `provider:model`, whose providers a search by meaning calls for the vector of its words;
+    empty if it needs no call.
 
     Raises `UnknownBase`.
     """

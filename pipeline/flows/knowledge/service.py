@@ -87,8 +87,11 @@ def create_base(
 
 
 def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
-    """Change a base's name, or how items read from now on are chunked and embedded; items under way keep the old
-    settings. Items that another model embedded stay searchable; `stale` lists them. Raises `UserError`."""
+    """Change a base's name or description, or how items read from now on are chunked and embedded; items under way keep
+    the old settings. None leaves a value as it is; another `provider` without `model` means that provider's own model.
+
+    Items that another model embedded stay searchable; `stale` lists them. Raises `UserError`.
+    """
     wanted = {name: value for name, value in changes.items() if value is not None}
     if unknown := wanted.keys() - _EDITABLE:
         raise UserError(f"a base has no {', '.join(sorted(unknown))} that can be changed", code="bad_value")
@@ -163,7 +166,7 @@ def delete_items(context: Context, *item_ids: str) -> int:
 
 
 def _mark(tx: Tx, which: Any) -> list[str]:
-    """Mark items as being deleted; return the id of each one's base.
+    """Mark items as being deleted; return the ids of their bases, one for each item.
 
     Workers lose their claims, and stop before the next call.
     """
@@ -213,8 +216,8 @@ def _cancel(tx: Tx, row: Any, reason: str) -> CancelStatus:
 
 
 def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
-    """Read, chunk and embed an item again, at the end of its base's line. Until then the old chunks stay searchable,
-    and unchanged chunks keep their vectors. Raises `UnknownItem`.
+    """Put an item at the end of its base's line, to be read, chunked and embedded again; stop it first if it is under
+    way. Until then the old chunks stay searchable, and unchanged chunks keep their vectors. Raises `UnknownItem`.
 
     `changes`: further columns, such as the digest of a file's new content.
     """
@@ -291,8 +294,8 @@ def failed(context: Context, base_id: str) -> list[str]:
 
 
 def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:
-    """Fail a base's orphans, or the orphans among `item_ids`, and return the ids of the failed items. Rule:
-    docs/sources/knowledge.md#orphans."""
+    """Make a base's orphans FAILED, or those among `item_ids`; leave other items alone. Return the ids of the failed
+    items. Rule: docs/sources/knowledge.md#orphans."""
     orphans = queries.queue(context, base_id).orphan_item_ids
     wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
 
@@ -305,7 +308,7 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = Non
 
 
 def held_up(context: Context, base_id: str) -> list[str]:
-    """Return the ids of processes that hold items or batches of a base, given by its id; they may be dead."""
+    """Return the ids of processes that hold items or batches of a base; they may be dead. `base_id`: not its name."""
     open_items = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN))
     with context.db.read() as session:
         holders = set(session.execute(select(ITEMS.c.worker_id).where(ITEMS.c.id.in_(open_items))).scalars())

@@ -91,7 +91,7 @@ class KnowledgeSettings(BaseModel):
 
 
 def own(settings: Settings) -> KnowledgeSettings:
-    """Return the flow's settings. Raises `UnreadableSettingsError`."""
+    """Return the flow's settings as configured, without live changes. Raises `UnreadableSettingsError`."""
     section = settings.section("knowledge", KnowledgeSettings)
     for name in section.further_providers:
         if name not in settings.providers:

@@ -49,7 +49,8 @@ def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000
 
 
 def _headings(above: Sequence[str], below: Sequence[str]) -> str:
-    """Return the new headings above a chunk as Markdown: no chunk contains them, but each chunk lists its own."""
+    """Return, as Markdown, the headings in `below`, those of a chunk, that are not in `above`, those of the chunk
+    before it: texts of chunks lack them."""
     shared = next((at for at, pair in enumerate(zip(above, below, strict=False)) if pair[0] != pair[1]), len(above))
     return "".join(f"{'#' * level} {name}\n\n" for level, name in enumerate(below, 1) if level > shared)
 
@@ -65,7 +66,8 @@ def original(context: Context, item_id: str) -> Original:
 
 
 def has_page_pictures(context: Context, item_id: str) -> bool:
-    """Whether pages of the item can be shown as pictures: whether its stored copy is a PDF or a picture."""
+    """Whether pages of the item can be shown as pictures: whether its stored copy is a PDF or a picture. False for an
+    unknown item."""
     try:
         return detect_file(original(context, item_id).path) is not None
     except UserError:
@@ -75,9 +77,10 @@ def has_page_pictures(context: Context, item_id: str) -> bool:
 def page_picture(
     context: Context, item_id: str, page: int, width: int = 1000, wanted: Callable[[], bool] = lambda: True
 ) -> bytes:
-    """Return a page of the stored copy as a WebP of at most this width. A child process of low priority renders it.
+    """Return a page of the stored copy, by its number from 1, as a WebP of at most this width. A child process of low
+    priority renders it, and calls `wanted` twice a second.
 
-    Raises `UserError` without the page, or if it cannot be rendered.
+    Raises `Unwanted` if that returns False, `UserError` without the page, or if it cannot be rendered.
     """
     stored = original(context, item_id)
     kind = detect_file(stored.path)

@@ -34,7 +34,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the latest failed batches, newest first."""
+    """Return at most `limit` failed batches, the last changed first."""
     c = BATCHES.c
     failed = select(c.id, c.songs, c.error, c.updated_at).where(c.status == BatchStatus.FAILED)
     with context.db.read() as session:

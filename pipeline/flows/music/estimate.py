@@ -106,7 +106,8 @@ def parts(context: Context, options: StartOptions) -> list[Part]:
 
 
 def _demand(context: Context, options: StartOptions) -> Demand:
-    """Return the demand of a run. Of a limited number of songs, those that only need a vector come first."""
+    """Return how many songs a run would describe and embed. Of a limited number of songs, those that only need a vector
+    come first. Reads the whole library, unless the sync is skipped or the mode is `embedding`."""
     remaining = math.inf if options.limit is None else options.limit
     new = 0 if options.skip_sync or options.mode is Mode.EMBEDDING else sync.preview(context)
     count, chars = _wanted(context, options, vectors_only=True)

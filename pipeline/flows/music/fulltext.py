@@ -29,8 +29,8 @@ def _text(row: Any) -> Text:
 
 
 def search(session: Session, words: str, limit: int) -> tuple[list[int], bool]:
-    """Return (ids of songs with all words, best first; False), or (ids of songs with some words; whether any
-    matched)."""
+    """Return (ids of the songs with all words, best first; False). If no song has all, return (ids of songs with some
+    of them; True); without any match, ([]; False)."""
     if ids := FULL_TEXT.search(session, words, limit):
         return ids, False
     for fewer_words in looser(words):

@@ -34,7 +34,7 @@ class BatchLaunch:
 
     @classmethod
     def of(cls, row: Any, routes: Routes) -> "BatchLaunch":
-        """Return the launch of a batch by the current routes."""
+        """Return the message that a batch's row asks for, with its queue by these routes."""
         mode, step = Mode(row.mode), Step(row.step)
         return cls(row.id, mode, step, routes.queue(mode, step))
 
@@ -49,9 +49,10 @@ class Plan:
 
 
 def plan(context: Context, run_id: str) -> Plan:
-    """Queue as many pending batches as may be under way, and return the messages that the run's rows ask for.
+    """Queue as many pending batches as may be under way, and return the messages that the run's rows ask for: its sync,
+    the making of batches, or the batches' steps.
 
-    Sends none itself. Ends a run without further work.
+    Sends none itself. Ends a run without further work. Empty for a run that is unknown, paused or ended.
     """
     width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)

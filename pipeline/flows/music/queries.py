@@ -23,7 +23,8 @@ from pipeline.storage.context import Context
 
 
 def song(context: Context, reference: str) -> SongView:
-    """Return a song by our id, its library's id, title, "artist - title", or its file's name, in any case.
+    """Return a song by our id, its library's id, title, "artist - title", or its file's name, in any case. The first of
+    these that matches decides.
 
     Raises `UserError` if none or several match.
     """
@@ -71,7 +72,7 @@ def songs(
 ) -> list[SongView]:
     """Return songs in the order in which they were added. `words`: part of title, artist or album, in any case.
 
-    `run_id`: the last run that took them up. `after`: start behind the song with this id.
+    `run_id`: the last run that took them up. `has_vector`: of any model. `after`: start behind the song with this id.
     """
     query = select(SONGS).where(SONGS.c.id > after).order_by(SONGS.c.id).limit(limit).offset(offset)
     if status is not None:
@@ -155,7 +156,8 @@ def run_figures(context: Context, run_id: str) -> RunFigures:
 
 
 def run_sums(context: Context, run_ids: Sequence[str]) -> dict[str, RunSums]:
-    """Return the sums of these runs, by id."""
+    """Return the numbers of songs by state and the cost of the calls of each of these runs, by the run's id; zero for
+    unknown ids."""
     of_runs = SONGS.c.run_id.in_(run_ids)
     query = select(SONGS.c.run_id, SONGS.c.status, func.count()).where(of_runs).group_by(SONGS.c.run_id, SONGS.c.status)
     songs: dict[str, dict[str, int]] = {}
@@ -179,7 +181,7 @@ def last_run(context: Context) -> RunView | None:
 
 
 def status(context: Context) -> MusicStatus:
-    """Return the figures of all songs, and the state and batches of the active run, or of the last one."""
+    """Return the counts of all songs, and the state and batches of the active run, or of the newest one."""
     now = context.db.now()
     run = last_run(context)
     with context.db.read() as session:

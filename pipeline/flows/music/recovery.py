@@ -24,7 +24,8 @@ ANYTHING = anything((RUNS, BATCHES), (RUNS, RUNS.c.active == 1))
 
 
 def due(context: Context) -> list[str]:
-    """Return the id of the active run if its sync or a batch is due, after setting its state by the breakers."""
+    """Return a list of the active run's id if the wait of its sync or of a batch is over, else an empty one. First
+    moves the run between RUNNING and BREAKER by the breakers."""
     reflect_breakers(context)
     now = context.db.now()
     batches = select(BATCHES.c.run_id).where(BATCH_WORK.waits(BATCHES.c.next_run_at <= now))
@@ -32,8 +33,8 @@ def due(context: Context) -> list[str]:
 
 
 def runnable(context: Context, _closed_queues: Collection[str] = ()) -> list[str]:
-    """Return the id of the active run, unless it is paused. The launch itself skips batches that wait for closed
-    gates."""
+    """Return a list of the active run's id, empty if it is paused or no run is active. The launch itself skips batches
+    that wait for closed gates."""
     return _active(context)
 
 
@@ -44,7 +45,8 @@ def _active(context: Context, *which: ColumnElement[bool]) -> list[str]:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until the next batch or sync is due; None if none waits."""
+    """Return the seconds until the next batch or sync is due for its retry; None if none waits. Ignores rows that are
+    due already."""
     with context.db.read() as session:
         waits = [next_due(session, kind) for kind in (BATCH_WORK, SYNC_WORK)]
     return min((wait for wait in waits if wait is not None), default=None)
@@ -57,8 +59,8 @@ def breakers_in_use(context: Context, mode: Mode) -> list[str]:
 
 
 def reflect_breakers(context: Context) -> str:
-    """Move the active run between RUNNING and BREAKER by the breakers that it needs; return why they are open, or
-    empty."""
+    """Move the active run between RUNNING and BREAKER by the breakers that it needs; return why they are open. Empty if
+    all are closed, without a run at work, and while Redis does not answer."""
     with context.db.read() as session:
         active = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
     if active is None or active.status not in LIVE:

@@ -21,7 +21,7 @@ def lock(session: Session, run_id: str) -> Any | None:
 
 
 def lock_active(session: Session) -> Any | None:
-    """Lock the active run's row, and return it; None if the pipeline is idle."""
+    """Lock the active run's row until the transaction ends, and return it; None if no run is active."""
     return session.execute(select(RUNS).where(RUNS.c.active == 1).with_for_update()).one_or_none()
 
 
@@ -39,7 +39,7 @@ def end(tx: Tx, run: Any, event: PipelineEvent, outcome: str, error: str | None 
 
 
 def has_open(session: Session, run_id: str) -> bool:
-    """Whether the run has an open batch."""
+    """Whether the run has a batch that has not ended."""
     query = select(BATCHES.c.id).where(BATCHES.c.run_id == run_id, BATCHES.c.status.in_(OPEN)).limit(1)
     return session.execute(query).first() is not None
 

@@ -98,9 +98,9 @@ def _without_provider(settings: Settings) -> str:
 
 
 def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
-    """Start a run. Raises `AlreadyRunning` if one is active, `UserError` for bad options.
+    """Start a run, which workers then do. Raises `AlreadyRunning` if one is active, `UserError` for bad options.
 
-    `expected`: the estimated cost for the caller.
+    `expected`: the estimated cost to reserve on the caller's account.
     """
     check(context.settings, options)
     run_id = uuid4().hex
@@ -158,7 +158,8 @@ def pause(context: Context) -> RunView:
 
 
 def resume(context: Context, expected: Sequence[Part] = ()) -> RunView:
-    """Continue the paused run. `expected`: the cost of the rest, if no account has a reservation for it.
+    """Continue the paused run. `expected`: the estimated cost of the remaining songs, to reserve on the caller's
+    account if no account has a reservation for them.
 
     Raises `UserError` if no run is paused.
     """
@@ -191,7 +192,8 @@ def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
 
 
 def stop(context: Context) -> RunView:
-    """End the active run. Results of calls under way are kept; other songs become pending again.
+    """End the active run at once. Calls under way go on, and their results are kept; songs without results become
+    pending again.
 
     Raises `UserError` without an active run.
     """
@@ -210,7 +212,8 @@ def stop(context: Context) -> RunView:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return the rules of retention: for ended runs and batches, except the last run, which the status shows."""
+    """Return the rules of retention: for completed and cancelled batches and for ended runs, without those of the last
+    run, which the status shows, and for failed batches of any run."""
     kept = context.settings.retention
     last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
     open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))

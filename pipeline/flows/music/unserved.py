@@ -19,7 +19,8 @@ ERROR = (
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """End the active run as failed if it waits for metadata without a provider; return its id in a list, else none."""
+    """End the active run as failed if it waits for metadata without a configured provider; return a list of its id,
+    else an empty one."""
     if context.settings.music.provider:
         return []
 

@@ -38,7 +38,7 @@ def is_lexical(settings: Settings) -> bool:
 
 
 def paid_vectors(batch: Any) -> "dict[int, Floats]":
-    """Return a batch's stored vectors, by song id."""
+    """Return the vectors that a batch holds until they are saved to its songs, by song id; empty without any."""
     ids: list[int] = json.loads(batch.vector_ids) if batch.vector_ids else []
     return dict(zip(ids, vectors.unpack(batch.vectors, len(ids)), strict=True)) if ids else {}
 

@@ -18,12 +18,13 @@ _OPEN = [WorkStatus.PENDING, WorkStatus.FAILED, WorkStatus.RUNNING]
 
 
 def frame(shot_id: int) -> str:
-    """Return the account's item for a frame without a batch. A batch's item is its id."""
+    """Return the name under which an account reserves cost for a frame without a batch. Once it has one, the name is
+    the batch's id."""
     return f"{_FRAME}{shot_id}"
 
 
 def of_frames(tx: ReadTx, count: int) -> list[Part]:
-    """Estimate the cost of analysing `count` frames, as if each were a batch of its own."""
+    """Estimate the cost of analysing `count` frames, as if each were a batch of its own; 0 for calls without prices."""
     own = tx.settings.screenshots
     calls = (
         (own.vision_provider, own.vision_model, Operation.ANALYSE.value),
@@ -35,7 +36,7 @@ def of_frames(tx: ReadTx, count: int) -> list[Part]:
 
 
 def of_letters(tx: ReadTx, kind: str) -> list[Part]:
-    """Estimate the cost of repeating a dead letter of this `kind`: `merge` or `vector`."""
+    """Estimate the cost of repeating one dead letter of this `kind`: `merge` or `vector`."""
     own = tx.settings.screenshots
     calls = {
         "merge": (own.text_provider, own.text_model, Operation.MERGE.value),
@@ -45,7 +46,7 @@ def of_letters(tx: ReadTx, kind: str) -> list[Part]:
 
 
 def unfinished(session: Session, items: Collection[str]) -> set[str]:
-    """Return the frames and batches among these items that may still need calls."""
+    """Of these names of frames (see `frame`) and ids of batches, return all that may still need calls."""
     frames = [int(item.removeprefix(_FRAME)) for item in items if item.startswith(_FRAME)]
     batches = [int(item) for item in items if not item.startswith(_FRAME)]
     waits = and_(SHOTS.c.id.in_(frames), SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(_OPEN))

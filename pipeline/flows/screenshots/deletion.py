@@ -113,7 +113,7 @@ def _forget(tx: Tx, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
 
 
 def _concerned(session: Session, doomed: set[int]) -> set[int]:
-    """Return the ids of the doomed nodes and of all nodes that are connected to them by merges."""
+    """Return the ids of the nodes to delete, `doomed`, and of all nodes that are connected to them by merges."""
     concerned: set[int] = set()
     fresh = set(doomed)
     while fresh:

@@ -20,7 +20,8 @@ _ENTITIES_OF = timedelta(days=1)
 
 
 def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
-    """Return the history before `at`, the time of the batch's first frame.
+    """Return the history for the prompt of a batch: recent threads, segments and entities before `at`, the time of its
+    first frame.
 
     After a clock went backwards, a batch may have no history; nothing else changes.
     """

@@ -40,7 +40,8 @@ _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCR
 
 
 def gated_queues(settings: Settings) -> list[GatedQueue]:
-    """Return the flow's own queues, so that piles of documents never delay frames.
+    """Return the flow's own queues with gates, one for each configured provider's capability, so that piles of
+    documents never delay frames.
 
     Their concurrency follows docs/sources/screenshots.md#settings. Capabilities without a provider have no queue.
     """
@@ -63,9 +64,10 @@ def live_settings(settings: Settings) -> dict[str, Live]:
 
 
 def patterns(text: str) -> str:
-    """Return patterns, separated by semicolons, as one text without repeats.
+    """Normalise a text of patterns, separated by semicolons: without repeats, in any case, and without blanks around
+    them.
 
-    Raises `ValueError` for too many or too long ones, or for one that excludes everything.
+    Raises `ValueError` for too many or too long patterns, or for one that excludes everything.
     """
     by_key = {pattern.casefold(): pattern for pattern in reversed(patterns_in(text))}
     named = list(by_key.values())[::-1]

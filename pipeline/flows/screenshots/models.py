@@ -18,7 +18,7 @@ MAX_SOURCE = 120
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """Return arguments that limit an index to these rows.
+    """Return the arguments of an index, for both databases, that limit it to rows with this condition.
 
     SQLite has no statistics: it uses this index for queries with the same condition, instead of an index of all rows.
     """

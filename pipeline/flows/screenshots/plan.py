@@ -107,7 +107,8 @@ class NextStep:
 
 
 def buffers(context: Context, scopes: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield (source, flush) for each buffer among these scopes that makes a batch now; flush: of all its frames."""
+    """Yield (source, flush) for each buffer among these scopes that makes a batch now. `flush`: True to batch all its
+    frames at once."""
     requested = buffers_among(scopes)
     for waiting in buffer.waiting(context) if requested else ():
         if waiting.ready and buffer_of(waiting.source) in requested:
@@ -122,7 +123,8 @@ def ready_buffers(context: Context) -> list[str]:
 
 
 def next_steps(context: Context, ids: Sequence[int]) -> list[NextStep]:
-    """Return the messages that these batches' rows ask for now, at most one kind for each batch."""
+    """Return the messages that these batches' rows ask for now, also those already on their way: at most one kind for
+    each batch."""
     now = context.db.now()
     counted = _shard_counts(now)
     with context.db.read() as session:
@@ -161,13 +163,14 @@ def _next_step(row: Any, shards: Any | None, open_to: Routes, now: datetime) -> 
 
 
 def priority(queue: str, urgency: int) -> int:
-    """Return the priority of a message. In queues of other flows it is always urgent: a filler would wait there as long
-    as another flow is busy."""
+    """Return the priority of a message with this urgency, in Redis's steps. In queues of other flows it is always
+    urgent: a filler would wait there as long as another flow is busy."""
     return urgency if queue in {SCREENSHOT_VISION, SCREENSHOT_TEXT} else URGENT
 
 
 def take_turns(context: Context) -> list[int]:
     """Give free places in the analysis to new and old batches by turns; return the ids of the batches that got one.
+    Without Redis, the turns start over.
 
     Rules: docs/sources/screenshots.md#scan.
     """
@@ -235,14 +238,15 @@ def _unpicked(now: datetime) -> ColumnElement[bool]:
 
 
 def _waiting_in(step: Step) -> ColumnElement[bool]:
-    """Return the condition that a batch in this step asks for a message once it is due; analysis also needs its
-    turn."""
+    """Return the condition on batches in this step that need a message as soon as they are due; in the analysis, only
+    batches that got their turn."""
     claimable = and_(in_states(BATCHES, CLAIMABLE), BATCHES.c.step == step)
     return and_(claimable, BATCHES.c.urgency.is_not(None)) if step is Step.ANALYSE else claimable
 
 
 def _under_way(tx: ReadTx, step: Step) -> int:
-    """Count batches in this step that are running or that ask for a message."""
+    """Count the batches in this step that are running or due, in the analysis without those that wait for their
+    turn."""
     in_step = BATCHES.c.step == step
     waiting = and_(in_step, _waiting_in(step), is_due(BATCHES, tx.now))
     running = and_(in_step, BATCHES.c.status == WorkStatus.RUNNING)
@@ -252,9 +256,10 @@ def _under_way(tx: ReadTx, step: Step) -> int:
 
 
 def due(context: Context) -> list[str]:
-    """Return the scopes that are due by now; frames that waited long enough for a batch come first.
+    """Return the scopes that are due by now: buffers that make a batch, then `Scope.all()`, then batches whose wait
+    before a retry is over.
 
-    Always includes `Scope.all()`, even without work there.
+    Includes `Scope.all()` even without work there.
     """
     now = context.db.now()
     with context.db.read() as session:
@@ -295,13 +300,15 @@ def _next_ids(context: Context, which: ColumnElement[bool], after: int) -> Seque
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until a waiting row is due or a buffer makes a batch; None if nothing waits."""
+    """Return the seconds until the next retry or the next buffer's timeout; None if nothing waits. Ignores what is due
+    already."""
     waits = (next_retry_s(context), buffer.next_batch_s(context))
     return min((wait for wait in waits if wait is not None), default=None)
 
 
 def next_retry_s(context: Context) -> float | None:
-    """Return the seconds until the next batch, shard, merge or vector is due; None if none waits."""
+    """Return the seconds until the next retry of a batch, shard, merge or vector; None if none waits. Ignores rows that
+    are due already."""
     now = context.db.now()
     with context.db.read() as session:
         queries = (select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now) for table in WAITING)

@@ -71,9 +71,10 @@ def timeline(
     limit: int = 500,
     before: Key | None = None,
 ) -> list[Hour]:
-    """Return the latest `limit` nodes that are not merged into others, in time order, by hour (of `zone`) and thread.
+    """Return the latest `limit` nodes that are not merged into others, earliest first, grouped by hour (of `zone`) and
+    thread.
 
-    `before`: only nodes earlier than the node with this time and id.
+    `kinds`: empty for all kinds. `until` is excluded. `before`: only nodes earlier than the node with this time and id.
     """
     where: list[ColumnElement[bool]] = [NODES.c.merged_into_id.is_(None)]
     if kinds:
@@ -184,9 +185,10 @@ def screenshots(
     limit: int = 50,
     before: Key | None = None,
 ) -> list[ScreenshotView]:
-    """Return frames, the latest first. `app`: the program's name from the capturing side or the model, in any case.
+    """Return frames, the latest first. `app`: part of the program's name from the capturing side or the model, in any
+    case.
 
-    `before`: only frames earlier than the frame with this time and id.
+    `until` is excluded. `before`: only frames earlier than the frame with this time and id.
     """
     where: list[ColumnElement[bool]] = []
     if since is not None:
@@ -208,14 +210,15 @@ def screenshots(
 
 
 def screenshots_by_id(context: Context, shot_ids: Sequence[int]) -> dict[int, ScreenshotView]:
-    """Return these frames, at most `PORTION`, by id; leave out unknown ids."""
+    """Return the first `PORTION` of these frames, by id; leave out unknown ids."""
     query = select(SHOTS).where(SHOTS.c.id.in_(shot_ids[:PORTION]))
     with context.db.read() as session:
         return {row.id: _screenshot(context, row) for row in session.execute(query)}
 
 
 def neighbours(context: Context, shot: ScreenshotView) -> tuple[int | None, int | None]:
-    """Return the ids of the previous and the next frame of the same source, or None."""
+    """Return the ids of the frames of the same source before and after this one, by time of capture; None where there
+    is none."""
     same, at = SHOTS.c.source_key == shot.source_key, (SHOTS.c.ts == shot.ts)
     earlier = or_(SHOTS.c.ts < shot.ts, and_(at, SHOTS.c.id < shot.id))
     later = or_(SHOTS.c.ts > shot.ts, and_(at, SHOTS.c.id > shot.id))
@@ -226,7 +229,8 @@ def neighbours(context: Context, shot: ScreenshotView) -> tuple[int | None, int 
 
 
 def nodes_of(context: Context, shot_id: int) -> list[NodeView]:
-    """Return the nodes that rest on a frame and are not merged into others, in time order."""
+    """Return the nodes that rest on a frame and are not merged into others, in time order; empty for an unknown
+    frame."""
     linked = select(LINKS.c.node_id).where(LINKS.c.shot_id == shot_id)
     query = select(NODES).where(NODES.c.id.in_(linked), NODES.c.merged_into_id.is_(None))
     with context.db.read() as session:
@@ -234,7 +238,7 @@ def nodes_of(context: Context, shot_id: int) -> list[NodeView]:
 
 
 def nodes_by_id(context: Context, node_ids: Sequence[int]) -> dict[int, NodeView]:
-    """Return these nodes, at most `PORTION`, by id; leave out unknown ids."""
+    """Return the first `PORTION` of these nodes, by id, even nodes merged into others; leave out unknown ids."""
     query = select(NODES).where(NODES.c.id.in_(node_ids[:PORTION]))
     with context.db.read() as session:
         return {row.id: view_of(NodeView, row) for row in session.execute(query)}
@@ -336,7 +340,8 @@ def rejections(
 
 
 def apps(context: Context) -> list[str]:
-    """Return the programs of the latest frames, sorted, as the capturing side or the model named them."""
+    """Return the programs of the `LATE` latest frames, sorted by name: as the capturing side named them, else as the
+    model guessed."""
     late = select(SHOTS.c.app, SHOTS.c.app_guess).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(LATE).subquery()
     with context.db.read() as session:
         names = session.execute(select(late.c.app, late.c.app_guess).distinct()).all()
@@ -386,7 +391,8 @@ def dead_letter_counts(context: Context) -> dict[str, int]:
 
 
 def extent(context: Context, since: datetime, until: datetime) -> Extent:
-    """Return the amount that `forget` would delete."""
+    """Return how many frames, nodes and rejections `forget` would delete in [since, until), and the times of the first
+    and last frame."""
     within = (SHOTS.c.ts >= since, SHOTS.c.ts < until)
     shots = select(func.count(), func.min(SHOTS.c.ts), func.max(SHOTS.c.ts)).where(*within)
     resting = select(func.count(LINKS.c.origin_id.distinct())).join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
@@ -418,7 +424,8 @@ CAPTURE_KEY = "penstock:{screenshots}:capture"
 
 
 def latest_capture(context: Context) -> CaptureView | None:
-    """Return the configured captures and the latest outcome; None if no source is configured."""
+    """Return the configured sources of captures and the outcome of the latest capture by any worker; None if no source
+    is configured. Without Redis, the outcome is unknown."""
     own = context.settings.screenshots
     if not own.capture_sources:
         return None

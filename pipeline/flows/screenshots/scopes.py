@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
     @classmethod
     def all(cls) -> list[str]:
-        """Return the scopes that may have work at any time; others follow one of these, or beat."""
+        """Return the scopes that may have work at any time; the work of one of these, or beat, launches the others."""
         return [cls.BATCHES, cls.MERGES, cls.VECTORS]
 
 
@@ -43,5 +43,5 @@ def buffers_among(scopes: Iterable[str]) -> set[str]:
 
 
 def buffer_of(source: str, *, flush: bool = False) -> str:
-    """Return the scope of a source's buffer. `flush`: batch all its frames, however few."""
+    """Return the scope that batches a source's buffer. `flush`: the scope that batches all its frames, however few."""
     return f"{_FLUSH if flush else _BUFFER}{source}"

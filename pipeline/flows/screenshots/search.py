@@ -35,7 +35,8 @@ def find(
     *,
     by_meaning: bool = True,
 ) -> SearchResult:
-    """Search nodes by text and by vectors; return the best first.
+    """Search nodes by text and by vectors; return the best first. `since`: the earliest time of a node. `app`: words of
+    a program's name.
 
     Calls the embeddings provider, if one is configured, unless `by_meaning` is False; if the call fails, words alone
     decide, and `note` says why. Raises `UserError` without words.
@@ -54,7 +55,8 @@ def find(
 
 
 def _with_excerpt(context: Context, hit: Hit, words: str) -> Hit:
-    """Add to a hit the latest frame that shows one of the words, the text around it, and its file."""
+    """Add to a hit the id and the original path of the latest frame whose text has one of the words, and the text
+    around it; unchanged without such a frame."""
     read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in query_words(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == hit.node.id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)

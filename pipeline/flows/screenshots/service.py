@@ -46,7 +46,8 @@ def batch_now(context: Context, source: str) -> None:
 
 
 def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:
-    """Replay these dead letters, or all of the kind; return their ids. Results of earlier calls stay.
+    """Make these dead letters, or all of the kind, wait for workers again, as if untried; return their ids. Results of
+    earlier calls stay.
 
     If one of `ids` is not a dead letter, raises `UserError` and changes nothing; without `strict`, skips it.
     """
@@ -103,7 +104,8 @@ def exclusions(context: Context) -> Exclusions:
 def exclude(
     context: Context, *, apps: Sequence[str] | None = None, titles: Sequence[str] | None = None, by: str = ""
 ) -> Exclusions:
-    """Replace the live exclusions of programs and window titles; None keeps them. Those of the settings stay.
+    """Replace the live exclusions of programs and window titles; None keeps them, an empty list removes them. Those of
+    the settings stay. `by`: the name to record.
 
     Patterns such as `*KeePass*` match in any case. Raises `UserError` for a semicolon, or if one excludes everything.
     """

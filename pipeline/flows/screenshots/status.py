@@ -76,7 +76,8 @@ def status(context: Context, *, makers: bool = True) -> Status:
 
 
 def retries(context: Context) -> list[Retry]:
-    """Return the counts of failed batches and merges that a retry follows, with the latest reason."""
+    """Return, for batches and for merges, how many failed and wait for a retry, the seconds until the first retry, and
+    the latest reason; leave out a kind without any."""
     with context.db.read() as session:
         return _retries(session)
 
@@ -129,8 +130,8 @@ def _buffered(session: Session) -> int:
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield counts: frames without a batch, batches that wait for their turn, and units by the queue open to them
-    now."""
+    """Yield counts: frames without a batch, batches that wait for their analysis or its retry, and shards, expansions,
+    merges and vectors by the queue that their messages take now."""
     # Breakers are in Redis. While Redis is down, reading them would take seconds, and no message can move.
     now, to = context.db.now(), routes(context) if context.online else Routes(CONTROL, CONTROL, CONTROL)
     unbegun = (in_states(BATCHES, CLAIMABLE), BATCHES.c.step == Step.ANALYSE)
@@ -154,7 +155,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the newest batches that are dead letters; `limit` at most."""
+    """Return at most `limit` batches that are dead letters, the last created first."""
     c = BATCHES.c
     failed = select(BATCHES).where(c.status == WorkStatus.FAILED_PERMANENT)
     with context.db.read() as session:

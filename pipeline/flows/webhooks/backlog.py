@@ -16,7 +16,8 @@ from pipeline.storage.context import Context
 
 
 def waiting(context: Context) -> Iterator[Waiting]:
-    """Yield counts of the waiting deliveries: to endpoints that are off, failing, busy, or well."""
+    """Yield the counts of waiting deliveries by the state of their endpoints: disabled, failing, busy with the most
+    deliveries at once, or able to take one."""
     most = webhooks_of(context.settings).per_endpoint
     under_way = select(DELIVERIES.c.endpoint_id).where(WORK.working).group_by(DELIVERIES.c.endpoint_id)
     with context.db.read() as session:
@@ -38,7 +39,7 @@ def waiting(context: Context) -> Iterator[Waiting]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the last failed deliveries, newest first."""
+    """Return at most `limit` failed deliveries, the last changed first."""
     c = DELIVERIES.c
     failed = select(c.id, c.type, c.error, c.updated_at).where(c.status == DeliveryStatus.FAILED)
     with context.db.read() as session:

@@ -32,7 +32,8 @@ def runnable(context: Context, _closed_queues: Collection[str]) -> list[str]:
 
 
 def places(context: Context) -> int:
-    """Return how many deliveries to have under way now; 0 if no endpoint can take one."""
+    """Return how many deliveries may be under way at once, including those under way now; 0 if no endpoint can take one
+    now."""
     rules = webhooks_of(context.settings)
     with context.db.read() as session:
         endpoints = delivery.ready(session)
@@ -41,7 +42,8 @@ def places(context: Context) -> int:
 
 
 def next_wait_s(context: Context) -> float | None:
-    """Return the seconds until a waiting delivery or a paused endpoint is due; None without one."""
+    """Return the seconds until the retry of a delivery or the end of an endpoint's pause; None without one. Ignores
+    times that are past."""
     with context.db.read() as session:
         return delivery.next_due_s(session)
 

@@ -43,7 +43,8 @@ class Created:
 
 
 def create(context: Context, url: str, types: Sequence[str] = (), description: str = "") -> Created:
-    """Add an endpoint for later events. `types`: such as `document.completed` or `document.*`; none: all events.
+    """Add an endpoint, which gets only events from now on. `types`: such as `document.completed` or `document.*`; none:
+    all events.
 
     Raises `UserError` for invalid values, or beyond `max_endpoints`.
     """
@@ -84,7 +85,8 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint; None leaves a value as it is. Raises `UserError` for invalid values.
+    """Change an endpoint; None leaves a value as it is, and empty `types` mean all events. Raises `UserError` for
+    invalid values, `UnknownEndpoint`.
 
     A reactivated endpoint gets events from then on; `replay_range` sends earlier events.
     """
@@ -127,7 +129,8 @@ def exchange_secret(context: Context, endpoint_id: str) -> Created:
 
 
 def remove(context: Context, endpoint_id: str) -> None:
-    """Delete an endpoint with its deliveries. Deliveries under way have no row to settle."""
+    """Delete an endpoint with its deliveries; a request that is being sent goes on, but its outcome is lost. Raises
+    `UnknownEndpoint`."""
 
     def act(tx: Tx) -> None:
         _lock(tx, endpoint_id)
@@ -156,7 +159,8 @@ def test(context: Context, endpoint_id: str) -> DeliveryView:
 
 
 def replay(context: Context, delivery_id: int) -> DeliveryView:
-    """Make a delivery with any outcome pending again, as if untried; a waiting one becomes due at once.
+    """Make a delivery with any outcome pending again, as if untried; a waiting one becomes due at once. That of a
+    disabled endpoint waits until someone enables it.
 
     Raises `UnknownDelivery`, or `IllegalTransition` while it is being sent.
     """
@@ -175,10 +179,11 @@ def replay(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
-    """Send an endpoint all stored events of a time range that it wants, delivered or not; return their number.
+    """Make deliveries of all stored events of a time range that an endpoint wants, delivered or not; return their
+    number. Workers send them.
 
-    Waiting deliveries become due at once. Includes events from times when the endpoint was disabled. Raises `UserError`
-    for a disabled endpoint.
+    Waiting deliveries become due at once; those being sent stay as they are. Includes events from times when the
+    endpoint was disabled. `until`: None: now. Raises `UserError` for a disabled endpoint.
     """
     with context.db.read() as session:
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
@@ -196,9 +201,10 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
 
 
 def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
-    """Make every failed delivery pending again, to one endpoint or to all active ones; return their number.
+    """Make every failed delivery pending again, to one endpoint or to all active ones; return their number. Workers
+    send them.
 
-    Raises `UserError` for a disabled endpoint.
+    Raises `UserError` for a disabled `endpoint_id`.
     """
     with context.db.read() as session:
         which = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
@@ -225,12 +231,13 @@ def retained(context: Context) -> list[Retention]:
 
 
 def known_types() -> list[str]:
-    """Return every type of event. The flows must be imported first."""
+    """Return every type of event that the imported flows announce; import all flows first."""
     return announced.every_type()
 
 
 def check_url(url: str) -> None:
-    """Raise `UserError` for an invalid URL. Each delivery checks whether the address is public."""
+    """Raise `UserError` for a URL that is not http or https, or has a password. Looks up no address: each delivery
+    checks whether it is public."""
     _check_text("url", url, MAX_URL)
     try:
         parts = urlsplit(url)

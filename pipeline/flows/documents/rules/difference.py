@@ -37,12 +37,15 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether the compared parts are equal."""
+        """Whether the compared parts are equal; ends beyond the limits do not count."""
         return not any(piece.changed for piece in (*self.old, *self.new))
 
 
 def difference(old: str, new: str, clock: Callable[[], float] = time.monotonic) -> Difference:
-    """Return both texts in pieces that mark the differences."""
+    """Return both texts in pieces that mark the differences: by lines, and by words within replaced lines.
+
+    After `PATIENCE_S` by `clock`, in seconds, replaced lines are marked as a whole.
+    """
     cut = max(len(old), len(new)) > MAX_CHARACTERS
     a, b = (text[:MAX_CHARACTERS].splitlines(keepends=True) for text in (old, new))
     cut = cut or max(len(a), len(b)) > MAX_LINES

@@ -18,10 +18,11 @@ Json = Mapping[str, Any]
 
 
 def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = MappingProxyType({})) -> str:
-    """Join the pages' Markdown in order, each below `<!-- Page n -->` (n: its page of the file), with rules between.
+    """Join the pages' Markdown by position, each below `<!-- Page n -->` (n: its number in the file), with `---`
+    between pages.
 
-    A gap contains its reason. A table that continues over a page break moves to the page where it begins.
-    `layouts`: page number to layout.
+    A missing page has a line with its reason. A table that continues over a page break moves to the page where it
+    begins. `layouts`: by position in the result.
     """
     ordered = sorted(pages, key=lambda page: int(page["page"]))
     joined = page_texts(ordered, layouts)
@@ -30,7 +31,8 @@ def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = Mappin
 
 
 def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[str]:
-    """Return the Markdown of each page as in the merged result: split tables move to the page where they begin."""
+    """Return the Markdown of each page as in the merged result: split tables move to the page where they begin.
+    `layouts`: by position in the result."""
     return join_tables([page_text(page) for page in ordered], [layouts.get(page["page"]) for page in ordered])
 
 
@@ -49,13 +51,15 @@ def page_text(page: Json) -> str:
 
 
 def joinable(pages: Sequence[Json]) -> list[int]:
-    """Return the numbers of pages that begin or end with a table: joining reads only their layouts."""
+    """Return the positions of pages that begin or end with a table; only their layouts are needed to join split
+    tables."""
     begins, ends = ("|", "<table>"), ("|", "</table>")
     return [page["page"] for page in pages if page["content"].startswith(begins) or page["content"].endswith(ends)]
 
 
 def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Layout]) -> dict[str, Any]:
-    """Return the blocks of each page with their boxes; the Markdown is the single block of a page without a layout."""
+    """Return a dict, ready for JSON, with the blocks of each page and their boxes; the Markdown is the single block of
+    a page without a layout."""
     entries: list[dict[str, Any]] = []
     for page in pages:
         entry = {name: page[name] for name in ("page", "page_source", "status")}

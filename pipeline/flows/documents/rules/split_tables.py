@@ -20,7 +20,8 @@ Layout = Mapping[str, Any]
 
 
 def join_tables(texts: Sequence[str], layouts: Sequence[Layout | None]) -> list[str]:
-    """Return the texts of consecutive pages, with each split table moved to the page where it begins."""
+    """Return the texts of consecutive pages, with each split table moved to the page where it begins. `layouts`: one
+    for each page."""
     joined = list(texts)
     begins, table = 0, None
     for page in range(1, len(joined)):
@@ -60,7 +61,11 @@ class _Table:
         return None
 
     def grown_by(self, page: str, continues: bool) -> str | None:
-        """Append the table that begins `page` if it continues this one, and return the text behind it; else None."""
+        """If the table that begins `page` continues this one, append its rows, and return the text of `page` behind
+        them; else None.
+
+        A repeated header proves it; without one, the number of columns and `continues`, the positions, decide.
+        """
         first, _, after = page.lstrip("\n").partition("\n\n")
         added = None
         if self.is_html and first.startswith("<table>"):

@@ -53,7 +53,8 @@ def pages_of(settings: Settings, source: Path) -> Pages:
 
 
 def bounded(answer: Answer, page: int) -> Answer:
-    """Return the answer. Raises `TruncatedAnswer` with its beginning if it exceeds `MAX_PAGE_CHARS`."""
+    """Return the answer. Raises `TruncatedAnswer` with its beginning if it exceeds `MAX_PAGE_CHARS`. `page`: its number
+    in the file, for the message."""
     length = len(answer.text)
     if length <= MAX_PAGE_CHARS:
         return answer
@@ -124,7 +125,8 @@ class PageConversion:
         return self._keep(attempt, paid) if attempt.call_id and paid and not attempt.kept else attempt
 
     def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
-        """Return the page's Markdown: from the cache, a kept answer, or a call.
+        """Return the page's Markdown: from the cache, from a paid answer that `_keep` wrote but no transaction
+        recorded, or by a call.
 
         Fills `facts` for the ledger, even on errors.
         """
@@ -183,7 +185,8 @@ class PageConversion:
         return replace(attempt, kept=kept_answers.keep(folder, subject, str(attempt.cache_key), trace, content))
 
     def _kept(self, unit: PageUnit, facts: dict[str, Any]) -> Answer | None:
-        """Return a kept answer for this page, if one exists. Raises `TruncatedAnswer` if that was truncated."""
+        """Return the answer that `_keep` wrote for this page before its worker was lost; None without one. Raises
+        `TruncatedAnswer` if it was truncated."""
         folder = self._context.settings.answer_dir
         kept_answer = kept_answers.recall(folder, _subject(unit), facts["cache_key"])
         if kept_answer is None or kept_answer.content is None:
@@ -207,7 +210,7 @@ class PageConversion:
         return PageRef(source, unit.page_source, image, pictures)
 
     def _rendered(self, unit: PageUnit, dpi: float, folder: Path) -> Path:
-        """Render the picture of a page into `folder`."""
+        """Render a page as a picture into `folder`, and return the picture's path."""
         settings = self._context.settings
         folder.mkdir(parents=True, exist_ok=True)
         source = files.source_path(settings, self._document_id, self.document.type)
@@ -216,7 +219,7 @@ class PageConversion:
             return pages.render(unit.page_source, folder, dpi, settings.documents.max_pixels)
 
     def _survey(self) -> str:
-        """Return the survey that splitting left; empty without one, which conversion permits."""
+        """Return the document's profile that splitting stored; empty without one, which conversion permits."""
         try:
             return files.survey_path(self._context.settings, self._document_id).read_text(encoding="utf-8")
         except OSError:
@@ -225,8 +228,8 @@ class PageConversion:
     def _answers_on_record(self, key: str) -> int:
         """Count the completed attempts in the ledger with this cache key.
 
-        The number is part of a node request's content: a requested retry differs from earlier ones, and the successor
-        of a killed worker repeats its request.
+        The number is part of a node request's content: a requested retry differs from earlier requests, but a worker
+        that takes over from a killed one repeats its request.
         """
         answered = select(func.count()).where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
         with self._context.db.read() as session:

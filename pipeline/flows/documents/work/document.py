@@ -82,7 +82,8 @@ MERGE = _stage(
 
 
 def claim(context: Context, kind: Work, document_id: str, owner: Owner) -> Any | None:
-    """Claim the document for a stage. Returns its row, or None if it does not wait for that stage.
+    """Claim the document for a stage. Returns its row, or None if it does not wait for that stage; then launches the
+    stage that is due.
 
     A redelivered message first gives back the claim of its earlier delivery.
     """

@@ -43,7 +43,8 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
 
 
 def write_result(context: Context, document: Any) -> None:
-    """End the stage: settle the document, and put Markdown and manifest in place. Raises `ClaimLost`, `OSError`."""
+    """Put Markdown and manifest in place, and make the document COMPLETED, or PARTIAL_FAILED if a page is missing.
+    Raises `ClaimLost`, `OSError`."""
     path = files.output_path(context.settings, document.id, document.filename)
     partial = document.completed_count < document.pages
     event = DocumentEvent.MERGED_PARTIAL if partial else DocumentEvent.MERGED

@@ -306,7 +306,8 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
 
 
 def _ledger(*, is_sqlite: bool) -> Any:
-    """Return the statement that writes one entry for each call, even if repeated; it is effective if any claim held."""
+    """Return the statement that adds an attempt to the ledger, once for each call; repeated, it only marks the entry as
+    effective if this claim held."""
     insert: Any = sqlite.insert if is_sqlite else postgresql.insert
     entry = insert(ATTEMPTS)
     took_effect = or_(ATTEMPTS.c.effective, entry.excluded.effective)
@@ -385,5 +386,5 @@ def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
 
 
 def _paid_for(attempt: Attempt) -> Answer | None:
-    """Return the attempt's answer, even a truncated one, which is an error but costs money."""
+    """Return the attempt's answer, even a truncated one, which is an error but costs money; None without an answer."""
     return attempt.answer or getattr(attempt.error, "answer", None)

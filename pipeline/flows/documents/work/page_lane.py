@@ -62,6 +62,7 @@ class PageLane:
 
     def run(self, quantum_s: float, batch: int = 1) -> Settled:
         """Give back the pages of this message's earlier delivery, then convert pages for about `quantum_s` seconds.
+        `Settled.requeue`: more pages are due.
 
         Raises unexpected errors after giving back the claimed pages, whose attempts count. `batch`: pages to claim at
         once.
@@ -82,7 +83,7 @@ class PageLane:
 
     @property
     def is_last(self) -> bool:
-        """Whether this hop settled the document's last page, so that merging comes next."""
+        """Whether this message settled the document's last page, so that merging comes next."""
         return self._after is not None and self._before.status != self._after.status == DocumentStatus.READY_TO_MERGE
 
     def _give_back(self, reason: str) -> None:

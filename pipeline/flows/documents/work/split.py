@@ -80,7 +80,8 @@ class _Watch:
 
 
 def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None]]:
-    """Survey the document, and return for each page to convert its number in the file, and its picture if needed."""
+    """Survey the document, and return, for each page to convert, (its number in the file, the path of its picture).
+    None: the converter needs no picture, or the page could not be rendered."""
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document)
@@ -109,7 +110,7 @@ def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None
 
 
 def _survey(context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch) -> None:
-    """Store the facts about the whole document that the conversion of its pages needs."""
+    """Store the document's profile that the conversion of its pages needs; remove an older one if it has none."""
     path, survey = files.survey_path(context.settings, document.id), ""
     source = files.source_path(context.settings, document.id, document.type)
     try:

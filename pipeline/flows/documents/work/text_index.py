@@ -28,8 +28,8 @@ CATCH_UP_S = 5.0
 
 
 def index(context: Context, document_id: str) -> int:
-    """Index the document's pages if that is due, and return how many. Stops if the document is deleted or merged
-    again."""
+    """Index the texts of a merged document's pages for the search, unless they are indexed, and return how many pages.
+    Stops if the document is deleted or merged again."""
     with context.db.read() as session:
         query = select(DOCUMENTS.c.finished_at).where(DOCUMENTS.c.id == document_id, DOCUMENTS.c.unindexed)
         merged_at = session.execute(query).scalar()
@@ -42,7 +42,8 @@ def index(context: Context, document_id: str) -> int:
 
 
 def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> list[Any]:
-    """Index a portion of the pages after `after`, and return them. After the last, mark the document as indexed."""
+    """Index a portion of the pages after `after`, and return them. Behind the last page, mark the document as indexed,
+    and return none; none, too, if it was deleted or merged again."""
     document = lock(session, document_id)
     if document is None or document.finished_at != merged_at:
         return []
@@ -97,7 +98,8 @@ def forget_ahead(context: Context, document_id: str) -> None:
 
 
 def catch_up(context: Context) -> int:
-    """Index merged documents that are not indexed, for up to `CATCH_UP_S`; return the number of pages."""
+    """Index merged documents that the search lacks, the last merged first, for about `CATCH_UP_S`; return the number of
+    pages."""
     unindexed = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
     with context.db.read() as session:
         ids = session.execute(unindexed.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 
 def embedded_text(heading: Sequence[str], text: str) -> str:
-    """Return the text to embed: a chunk's headings, which name its subject, and its text."""
+    """Return the text to embed: a chunk's headings that it does not begin with, which name its subject, then its
+    text."""
     above = [name for name in heading if name not in text[: len(name) + 20]]
     return "\n".join(filter(None, [" > ".join(above), text]))
 

@@ -5,11 +5,13 @@ WRITING_SHARE = 0.1
 
 
 def read_progress(weight: int, fraction: float) -> int:
-    """Return the percentage, at most 99, of an item of which `fraction`, 0 to 1, is read."""
+    """Return the percentage, at most 99, of an item of which `fraction`, 0 to 1, is read. `weight`: the percent of
+    reading."""
     return min(99, int(weight * min(1.0, max(0.0, fraction))))
 
 
 def embed_progress(weight: int, batches: int, left: int) -> int:
-    """Return the percentage, at most 99, of an item of whose `batches` `left` have no vectors yet."""
+    """Return the percentage, at most 99, of an item of whose `batches` `left` have no vectors yet. `weight`: the
+    percent of reading, which precedes."""
     done = (batches - left) / batches if batches else 1.0
     return min(99, int(weight + (100 - weight) * (1 - WRITING_SHARE) * done))

@@ -28,8 +28,8 @@ def lock(session: Session, item_id: str) -> Any | None:
 
 
 def take_turn(session: Session) -> int:
-    """Return the number of this turn. It excludes other turns until the transaction ends, so that the transaction can
-    check the fleet's limits. Take it before any item's lock."""
+    """Lock the fleet's turns until the transaction ends, so that it can check the limits of the fleet; return the
+    number of this turn. Take it before any item's lock."""
     statement = update(TURNS).where(TURNS.c.id == 1).values(count=TURNS.c.count + 1).returning(TURNS.c.count)
     number: int | None = session.execute(statement).scalar()
     if number is None:

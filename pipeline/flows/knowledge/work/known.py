@@ -17,8 +17,11 @@ def kind_of(base_id: str) -> str:
 
 
 def known_vectors(session: Session, row: Any, space: str, digests: set[str]) -> dict[str, bytes]:
-    """Return vectors (little-endian float32) for these digests, all of one length: published ones, and those of
-    a reading that later failed or was cancelled. `row`: the item's row before this reading."""
+    """Return vectors (little-endian float32) by digest, for those of these digests that have one in `space`: published
+    ones, and those of a reading that later failed or was cancelled. Empty if their lengths differ.
+
+    `row`: the item's row before this reading.
+    """
     by_digest: dict[str, bytes] = {}
     chunks = select(CHUNKS.c.id, CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id)
     if row.generation and row.published_space == space:

@@ -64,7 +64,8 @@ WRITE = Work(
 
 
 def publish(context: Context, item_id: str, owner: Owner) -> Settled:
-    """Write the item's vectors and complete it, if that is due and the limit of writers allows it."""
+    """Write the item's vectors and complete it, if that is due and the limit of writers allows it. Failures go to the
+    row."""
     row = context.db.run(lambda tx: _claim(tx, item_id, owner))
     if row is None:
         return Settled()

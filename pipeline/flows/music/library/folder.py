@@ -54,7 +54,8 @@ class MusicFolder:
         self.unreadable = 0
 
     def count(self) -> Listing:
-        """Return a listing with the count 0: the walk sees all songs, except for unreadable ones."""
+        """Return a listing with the count 0, by which no walk is incomplete: a walk sees all songs, and `unreadable`
+        counts the exceptions."""
         return Listing(0, scanning=False, scanned_at="")
 
     def songs(self) -> Iterator[list[SongTags]]:

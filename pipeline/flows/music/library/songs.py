@@ -114,9 +114,9 @@ _TAGS = tuple(name for name in SongTags.__dataclass_fields__ if name != "server_
 
 
 def store(session: Session, library: str, songs: Iterable[SongTags], started: datetime) -> SyncReport:
-    """Add and change the rows of one page, in the caller's transaction; return the figures.
+    """Add or change the rows of one page of songs, in the caller's transaction; return the page's figures.
 
-    `started`: this sync's start.
+    `started`: the time at which this sync began, by which it marks the songs that it saw.
     """
     page = {song.server_id: song for song in songs}
     query = select(SONGS).where(SONGS.c.library == library, SONGS.c.server_id.in_(list(page)))
@@ -148,7 +148,8 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 
 
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
-    """Count a page's unknown songs, by id and, since a rescan changes ids, by path and MusicBrainz id."""
+    """Count the songs of a page of which neither the id nor, since a rescan changes ids, the path or the MusicBrainz id
+    is known."""
     page = {song.server_id: song for song in songs}
     in_library = SONGS.c.library == library
     known = set(
@@ -174,10 +175,11 @@ def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
 
 
 def relink(session: Session, library: str, started: datetime, name: str, ids: range, *, paid: bool) -> int:
-    """Link songs that this sync did not see to new songs of the same `name` (path or MusicBrainz id); return how many.
+    """Give songs that this sync did not see the ids and tags of new songs with the same `name` (`path` or
+    `musicbrainz_id`), and delete the rows of the new songs; return how many.
 
     Call it only after the end of a listing, since an unseen song may still appear before. `ids`: a window of our ids of
-    old songs to check. `paid`: link songs with metadata, which come first, or else songs without.
+    old songs to check. `paid`: only songs with metadata, which come first, or only songs without.
     """
     key = SONGS.c[name]
     in_library, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
@@ -226,7 +228,7 @@ def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: date
 
 
 def windows(session: Session, library: str, started: datetime) -> list[range]:
-    """Return windows of our ids that cover all songs which this sync did not see; none if it saw all."""
+    """Return ranges of our ids that together contain every song which this sync did not see; empty if it saw all."""
     unseen = and_(SONGS.c.library == library, SONGS.c.seen_at < started)
     low, high = session.execute(select(func.min(SONGS.c.id), func.max(SONGS.c.id)).where(unseen)).one()
     return [range(start, start + _WINDOW) for start in range(low, high + 1, _WINDOW)] if low is not None else []

@@ -89,8 +89,8 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
 
 
 def _relink(context: Context, name: str, started: datetime) -> int:
-    """Link known songs that have other ids now, and return how many; window by window, since a rescan may change all
-    ids."""
+    """Keep known songs under the new ids that the library lists for them, and return how many; window by window, since
+    a rescan may change all ids."""
     linked = 0
     for by in ("path", "musicbrainz_id"):
         for paid in (True, False):
@@ -113,7 +113,7 @@ def _flag(context: Context, source: Source, started: datetime, report: SyncRepor
 
 
 def preview(context: Context) -> int:
-    """Read the whole library, and return how many songs a sync would add. Writes nothing."""
+    """Read the configured libraries completely, and return how many songs a sync would add. Writes nothing."""
     new = 0
     with ExitStack() as close:
         for source in sources(context, close):

@@ -126,7 +126,8 @@ def settle(
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None, **values: Any) -> Settled:
-    """Settle a step that ended in an error: the batch waits, goes back, or fails with its songs. Paid results stay."""
+    """Settle a step that ended in an error: the batch waits for a retry, is released without counting an attempt, or
+    fails with its songs. Paid results stay."""
 
     return _settle(context, unit, lambda _run: Outcome(unit, error, values=values), trace)
 

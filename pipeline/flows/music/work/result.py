@@ -33,7 +33,7 @@ class Saved(NamedTuple):
 
 
 def song_facts(session: Session, batch_id: int) -> list[SongFacts]:
-    """Return the songs of a batch, in the order of their ids."""
+    """Return the facts for the prompt about the songs that are in a batch now, in the order of their ids."""
     columns = [SONGS.c[name] for name in ("id", "server_id", "title", "artist", "genre")]
     rows = session.execute(select(*columns).where(SONGS.c.batch_id == batch_id).order_by(SONGS.c.id))
     return [SongFacts(*row) for row in rows]
@@ -97,7 +97,8 @@ def cancel_idle(tx: Tx, run_id: str) -> None:
 
 
 def cancel_unpaid(tx: Tx, which: ColumnElement[bool]) -> None:
-    """Cancel the batches without paid results, all in a few statements."""
+    """Cancel those matching batches that have no paid results, all in a few statements; their songs become free,
+    PENDING, or COMPLETED again if only a new vector was due."""
     unpaid = and_(which, BATCHES.c.analysis.is_(None), BATCHES.c.vectors.is_(None))
     of_batches = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid))
     embedding = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid, BATCHES.c.mode == Mode.EMBEDDING))

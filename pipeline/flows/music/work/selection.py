@@ -73,7 +73,7 @@ def make_batches(tx: Tx, run_id: str, songs: Sequence[int], mode: Mode, size: in
 
 
 def enqueue(context: Context, run_id: str) -> None:
-    """Put all songs of the run into batches, and move it to RUNNING. Safe to repeat.
+    """Put all songs that the run takes up, at most its limit, into batches, and move it to RUNNING. Safe to repeat.
 
     Each portion is one short transaction.
     """

@@ -123,7 +123,8 @@ class StepWork:
         return self._read(unit, analyses, missing, answer)
 
     def _read(self, unit: BatchUnit, kept: dict[int, Analysis], missing: list[SongFacts], answer: Answer) -> Settled:
-        """Keep every valid answer. Songs without one go back, or into the repair of a broken reply."""
+        """Keep every valid answer. Songs without one become pending again when the batch is saved, or a repair asks for
+        them once if the reply was broken."""
         problem = CUT if answer.truncated else ""
         try:
             analyses = read_reply(answer.text)
@@ -145,7 +146,7 @@ class StepWork:
         return self._fail(unit, error, **values)
 
     def _described(self, unit: BatchUnit, analyses: dict[int, Analysis], **values: Any) -> Settled:
-        """Store the metadata. Songs of the batch without an analysis go back when the batch is saved."""
+        """Store the metadata. Songs of the batch without an analysis become pending again when the batch is saved."""
         texts = any(vector_text(analyses[song.id], song) for song in unit.songs if song.id in analyses)
         return self._settle(unit, step_after_metadata(unit.mode, texts=texts), analysis=dump(analyses), **values)
 

@@ -42,7 +42,7 @@ class Pressure:
 
 
 def pressure(waiting: int, level: int, rules: ScreenshotSettings) -> Pressure:
-    """Return the pressure of `waiting` batches that have not started, after `level`.
+    """Return the pressure by the number of `waiting` batches that have not started, after `level`, the level before.
 
     A level ends at half of the number that started it, so that it does not change with every batch. Pressure drops no
     frame unrecorded: the ledger names the wider threshold.
@@ -61,7 +61,7 @@ def pressure(waiting: int, level: int, rules: ScreenshotSettings) -> Pressure:
 
 
 def pressure_on(session: Session, source: Row[Any], rules: ScreenshotSettings) -> Pressure:
-    """Return the pressure on a source now."""
+    """Return the pressure on a source now, by the waiting batches of all sources."""
     return pressure(_waiting_batches(session, rules), source.pressure, rules)
 
 
@@ -86,8 +86,8 @@ def buffered() -> ColumnElement[bool]:
 
 
 def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
-    """Return the condition that a frame arrived this long ago, or in the future: after our clock went back it would
-    wait forever."""
+    """Return the condition that a frame arrived at least `age_s` ago, or that far in the future: after our clock went
+    back it would wait forever."""
     age = timedelta(seconds=age_s)
     return or_(SHOTS.c.created_at <= now - age, SHOTS.c.created_at > now + age)
 
@@ -95,9 +95,10 @@ def _older(now: datetime, age_s: float) -> ColumnElement[bool]:
 def make(
     tx: Tx, source: str, shots: Sequence[Shot], times: Sequence[datetime], rules: ScreenshotSettings
 ) -> int | None:
-    """Create a batch of these frames, in the order of `shots`; `times`: their times of capture.
+    """Create a batch of these frames, in the order of `shots`; `times`: their times of capture, in the same order.
 
-    The caller's transaction has locked the source. Returns the batch's id; None if the same batch exists.
+    The caller's transaction has locked the source. Returns the batch's id; None if a batch of the same frames exists.
+    Raises `StaleClaim` if a frame is in a batch already.
     """
     ids = [shot.id for shot in shots]
     key = idempotency_key(source, shots)
@@ -171,7 +172,8 @@ def ask_for_batch(tx: Tx, source: str, pressed: Pressure) -> bool:
 
 
 def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]:
-    """Batch a source's frames: full batches, the rest at its timeout, and orphans. Return the ids of new batches.
+    """Put a source's frames into batches: full ones, the rest at its timeout, and frames that missed their batch.
+    Return the ids of new batches.
 
     `all_at_once`: batch all frames, however few, because the source has ended.
     """
@@ -183,7 +185,8 @@ def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]
 def _batch(
     context: Context, key: str, rules: ScreenshotSettings, *, orphans: bool = False, all_at_once: bool = False
 ) -> list[int]:
-    """Batch until no frames are ready, one portion a transaction, so that other processes can write in between.
+    """Put a source's frames into batches until none are ready, one portion a transaction, so that other processes can
+    write in between; return the ids of new batches.
 
     `orphans`: only frames that missed their batch.
     """
@@ -216,5 +219,5 @@ def _batch(
 
 
 def next_batch_s(context: Context) -> float | None:
-    """Return the seconds until the next buffer that is not ready makes a batch; None without such a buffer."""
+    """Return the seconds until the timeout of the next buffer that is not ready; None without such a buffer."""
     return min((state.wait_s for state in waiting(context) if not state.ready), default=None)

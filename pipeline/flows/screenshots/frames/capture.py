@@ -127,10 +127,8 @@ class Capturer:
         return [Captured(frame, data) for frame, data in zip(frames, shots, strict=True)]
 
     def _window(self, name: str) -> Captured | None:
-        """Capture a window without the windows before it, so that only its own program and title can exclude it;
-
-        None if missing.
-        """
+        """Capture a window without the windows before it, so that only its own program and title can exclude it. None
+        if it is missing."""
         window, at = self._find(name), datetime.now(UTC)
         if window is None:
             return None
@@ -164,7 +162,8 @@ class Capturer:
 
 
 def missing(sources: Sequence[str], captured: Sequence[Captured]) -> list[str]:
-    """Return the sources without a capture: they do not exist, or the display does not show them."""
+    """Return those of `sources` without a capture: they do not exist, or the display does not show them. Never names
+    `EVERY_SCREEN`."""
     present = {capture.frame.source for capture in captured}
     return [source for source in sources if source not in {*present, EVERY_SCREEN}]
 

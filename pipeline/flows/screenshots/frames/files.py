@@ -43,12 +43,13 @@ def is_picture(path: Path) -> bool:
 
 
 def path_of(settings: Settings, file: str) -> Path:
-    """Return the path of a stored frame."""
+    """Return the path of a stored frame; `file`: the name in its row."""
     return settings.screenshot_dir / file
 
 
 def read(picture: Path | bytes, max_mb: int) -> bytes:
-    """Read a picture's bytes once. Raises `UserError` if the file is missing, `UnitError` if it is too large."""
+    """Return a picture's bytes, which it reads once if it gets a path. Raises `UserError` if the file is missing,
+    `UnitError` if the picture is too large."""
     if isinstance(picture, bytes):
         _check_size(len(picture), max_mb)
         return picture
@@ -89,7 +90,8 @@ def incoming(settings: Settings, data: bytes) -> Iterator[Path]:
 
 
 def place(copy: Path, form: str) -> str:
-    """Flush and keep a private copy; return its new name. Raises `UserError`."""
+    """Flush a private copy to the disk, and keep it under a new name beside it; return the name. `form`: a key of
+    `SUFFIX_OF`. Raises `UserError`."""
     name = f"{uuid4().hex}{SUFFIX_OF[form]}"
     try:
         with copy.open("rb") as file:
@@ -132,7 +134,7 @@ def keep_rendition(settings: Settings, file: str, kind: Kind, data: bytes) -> No
 
 
 def discard(settings: Settings, files: Iterable[str]) -> int:
-    """Remove frames' files and renditions; return how many frames existed. Harmless for deleted files."""
+    """Remove frames' files and renditions; return how many of the frames had a file. Harmless for deleted files."""
     removed = 0
     for file in files:
         with suppress(FileNotFoundError):
@@ -144,7 +146,8 @@ def discard(settings: Settings, files: Iterable[str]) -> int:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove files without a row that claims them, which a crash leaves; return how many.
+    """Remove files, older than an hour, that no row claims, and renditions of deleted frames; return how many. A crash
+    leaves such files.
 
     Removes nothing if the data folder belongs to another database.
     """

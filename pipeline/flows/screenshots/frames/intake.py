@@ -85,13 +85,15 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
 def ingest(
     context: Context, picture: Path | bytes, frame: Frame, *, wanted: Wanted = lambda: True, name: str = ""
 ) -> Intake:
-    """Store a copy of a frame if its source is active and the frame is not excluded, known or a duplicate.
+    """Store a copy of a frame if its source is active and the frame is not excluded, known or a duplicate; otherwise
+    return an `Intake` with the reason.
 
-    Only a child process decodes the picture. `name`: replaces the path in errors.
+    Only a child process decodes the picture; `wanted` is called twice a second until it ends. `name`: replaces the path
+    in errors.
 
     Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; with a row in the ledger,
     `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`, `too_slow`, `unreadable_file`. `UnitError` (transient) if
-    no child process can read it now; `Unwanted`.
+    no child process can read it now; `Unwanted` if `wanted` returns False.
     """
     check_source(frame.source)
     if frame.ts.tzinfo is None:
@@ -112,7 +114,7 @@ def ingest(
 
 
 def leave_out(context: Context, frame: Frame) -> None:
-    """Note in the ledger that the capture skipped a frame because of an exclusion."""
+    """Add to the ledger of rejections that the capture skipped a frame because of an exclusion."""
     context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded"))
 
 
@@ -182,7 +184,7 @@ def note_rejection(
 
 
 def _plain(text: str) -> str:
-    """Replace characters that databases refuse (NUL, lone surrogates) or that cannot be printed."""
+    """Replace, by blanks, characters that databases refuse (NUL, lone surrogates) or that cannot be printed."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -227,7 +229,8 @@ class Candidate:
             return self._judge(session, pressed).verdict is Verdict.ACCEPTED
 
     def _decide(self, tx: Tx, file: str) -> Intake | None:
-        """Accept or reject the frame under the source's lock. None: acceptable, but its file is still missing.
+        """Accept or reject the frame under the source's lock. `file`: the stored copy, or empty. None: acceptable, but
+        `file` is empty.
 
         An accepted frame joins a batch now, or at the buffer's timeout.
         """
@@ -298,7 +301,7 @@ class Candidate:
         return judge(self.seen.phash, frames, pressed.threshold, lambda frame: self._same(rows[frame.id]))
 
     def _same(self, row: Any) -> bool:
-        """Whether two frames with similar hashes also have similar sketches;
+        """Whether a stored frame with a similar hash also has a similar sketch: then this frame is its duplicate.
 
         True if the other frame's file is unusable.
         """

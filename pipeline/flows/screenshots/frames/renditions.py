@@ -42,7 +42,8 @@ class Rendition:
 
 
 def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
-    """Return a rendition; its content is None if it does not exist. Raises `UserError` without the frame's picture."""
+    """Return a stored rendition; its content is None if it does not exist yet. Raises `UserError` for an unknown frame,
+    or if its picture is deleted."""
     file = _file(context, shot_id)
     with suppress(OSError):
         return Rendition(f"{file}.{kind}", files.rendition_of(context.settings, file, kind).read_bytes())
@@ -50,10 +51,10 @@ def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
 
 
 def make(context: Context, shot_id: int, kind: Kind, wanted: Wanted = lambda: True) -> bytes:
-    """Return a rendition's content; make it first if it does not exist, which takes seconds for text.
+    """Return a rendition's content; make and store it first if it does not exist, which takes seconds for text.
 
-    A child process of low priority makes it. Raises `UserError` without the frame's picture, or if that fails;
-    `Unwanted`.
+    A child process of low priority makes it. Raises `UserError` for an unknown frame, if its picture is deleted, or if
+    that fails; `Unwanted` if `wanted` returns False.
     """
     existing = find(context, shot_id, kind)
     if existing.content is not None:
@@ -81,9 +82,10 @@ def lines_in(text: bytes, words: str = "") -> list[TextLine]:
 
 
 def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[int, list[WordPlace]]:
-    """Return the places of a query's words by frame; none for a frame without a text rendition.
+    """Return the places of a query's words by frame, from stored text renditions; an empty list for a frame without
+    one.
 
-    Leaves out frames whose picture is deleted.
+    Leaves out unknown frames, and frames whose picture is deleted.
     """
     places: dict[int, list[WordPlace]] = {}
     for shot_id in shot_ids:
@@ -94,8 +96,8 @@ def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[
 
 
 def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenLine]:
-    """Recognise a frame's text on this machine. Raises `UnitError` if the picture or a child process fails;
-    `Unwanted`."""
+    """Recognise a frame's text on this machine, in a child process; stores none. `gentle`: a process of low priority.
+    Raises `UnitError` if the picture or the process fails; `Unwanted` if `wanted` returns False."""
     from pipeline.reading.ocr import recognition  # noqa: PLC0415  # pictures alone do not need it
 
     documents = settings.documents
@@ -104,7 +106,8 @@ def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentl
 
 
 def keep(settings: Settings, file: str, seen: Sequence[SeenLine]) -> None:
-    """Store a frame's recognised text as a rendition. If that fails, the next request recognises it."""
+    """Store a frame's recognised lines, those with boxes, as its text rendition. Raises nothing if that fails: the next
+    request recognises the text."""
     with suppress(OSError):
         files.keep_rendition(settings, file, Kind.TEXT, _dumped(seen))
 

@@ -31,7 +31,7 @@ def ledger(context: Context) -> Retention:
 
 
 def expire(context: Context) -> int:
-    """Delete the files of due original frames; return how many.
+    """Delete the files of original frames whose time of retention is over; return how many.
 
     Their rows stay, and change first, so that none claims a missing file.
     """
@@ -45,7 +45,7 @@ def expire(context: Context) -> int:
 
 
 def count_due(context: Context) -> int:
-    """Count the original frames that are due."""
+    """Count the original frames whose time of retention is over, but whose files exist."""
     with context.db.read() as session:
         return session.execute(select(func.count(SHOTS.c.id)).where(_is_due(context.db.now()))).scalar_one()
 

@@ -46,7 +46,7 @@ class Picture(NamedTuple):
 
 
 def find(name: str) -> Window | None:
-    """Find a window by number (`0x2a00007`), or a program's front window by the program's name, in any case.
+    """Return a window by its number (`0x2a00007`), or the front window of a program by the program's name, in any case.
 
     Returns None if no window matches. Raises `UserError` where this machine cannot list windows.
     """

@@ -61,16 +61,18 @@ def content_of_node(node: PendingNode | MergeNode) -> Content:
 
 
 def stored_key(key: str) -> str:
-    """Shorten an origin key to its column; a long key ends in its hash."""
+    """Return an origin key as its column stores it: a key of more than `MAX_KEY` characters is cut and ends in its
+    hash."""
     if len(key) <= MAX_KEY:
         return key
     return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def write(tx: Tx, batch_id: int, expansion: Expansion, model: str) -> list[int]:
-    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; return new nodes' ids.
+    """Write a batch's nodes with threads, links, entities, edges, provenance and full text, and request their vectors;
+    return new nodes' ids.
 
-    Leaves existing nodes alone: they may be merged by now.
+    `model`: the name of the text model, for its nodes. Leaves existing nodes alone: they may be merged by now.
     """
     ids: dict[str, int] = {}
     new: list[int] = []
@@ -210,12 +212,13 @@ def load(text: str) -> Content:
 
 
 def reindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Index the nodes' current texts in the caller's transaction, so that the index is always current."""
+    """Write the current texts of nodes to the full-text index, in the caller's transaction; skip nodes merged into
+    others."""
     FULL_TEXT.put(session, list(texts(session, node_ids).values()))
 
 
 def unindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Remove nodes from the full text and from the vectors."""
+    """Remove nodes from the full-text index, and delete their vectors."""
     FULL_TEXT.remove(session, node_ids)
     vectors.remove(session, KIND, node_ids)
 
@@ -261,7 +264,8 @@ def root(session: Session, node_id: int) -> int | None:
 
 
 def want_vectors(tx: Tx, node_ids: Sequence[int]) -> None:
-    """Request vectors of the nodes' current texts. A vector of an older text is discarded when it arrives."""
+    """Mark the nodes as waiting for vectors of their current texts; workers make them later. A vector of an older text
+    is discarded when it arrives."""
     for node_id in sorted(node_ids):
         row = {"id": node_id, "status": WorkStatus.PENDING, "attempts": 0, "created_at": tx.now, "updated_at": tx.now}
         insert_if_absent(tx, EMBEDDINGS, row)
@@ -270,7 +274,8 @@ def want_vectors(tx: Tx, node_ids: Sequence[int]) -> None:
 
 
 def replace_vector(tx: Tx, target_id: int, node_id: int) -> None:
-    """After a merge, request the target's vector anew, and remove the request for the merged node's."""
+    """After a merge of `node_id` into `target_id`, request the target's vector anew, and drop the other node's
+    request."""
     both = EMBEDDINGS.c.id.in_([target_id, node_id])
     # Lock in the order of ids, so that no deadlock can occur.
     tx.execute(select(EMBEDDINGS.c.id).where(both).order_by(EMBEDDINGS.c.id).with_for_update()).all()

@@ -54,6 +54,7 @@ def search(
     limit: int = 10,
 ) -> SearchResult:
     """Search nodes that are not merged into others, best first, by full text and `vector`; None: full text alone.
+    `since`: the earliest time of a node. `app`: words of a program's name.
 
     If few nodes have all words, nodes with some of them are hits, too. `limit` is at most 200. Raises `UserError`
     without words.
@@ -128,7 +129,7 @@ def _coverage(session: Session) -> tuple[Progress, Progress]:
 
 
 def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, int]:
-    """Count rows by value.
+    """Count all rows of the column's table by the column's value.
 
     Nearly all rows have the `usual` value: subtract the others from the total. To count a whole table, SQLite reads one
     number a page; to count part of a table, it reads each row.

@@ -83,7 +83,8 @@ def total_attempts(row: Any) -> int:
 
 
 def waited_ms(row: Any, now: datetime) -> int:
-    """Return the ms from each failed attempt of a batch (its row) to the next one, or after the last one to `now`."""
+    """Return the sum in ms of a batch's (its row's) waits between a failed attempt and the next; a present wait counts
+    up to `now`."""
     since = row.rests_since
     return int(row.waited_ms) + (max(0, _ms(now - since)) if since else 0)
 
@@ -139,7 +140,7 @@ def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -
 
 
 def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
-    """Split `items` into runs of `size`; the last may be shorter: 12 frames by 5 give 5, 5 and 2.
+    """Split `items` into consecutive lists of `size`; the last may be shorter: 12 frames by 5 give 5, 5 and 2.
 
     Rule: docs/sources/screenshots.md#shards.
     """

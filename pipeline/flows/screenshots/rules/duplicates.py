@@ -41,7 +41,8 @@ class Judgement:
 
 
 def recent(frames: Sequence[Seen], now: datetime, window_s: float, limit: int) -> list[Seen]:
-    """Return the source's latest accepted frames, newest first, to compare a new frame with.
+    """Return the latest `limit` of a source's accepted frames that arrived within `window_s` before `now`, newest
+    first, to compare a new frame with.
 
     Sorts by id, the order of arrival, because clocks go back. Frames with arrival times in the future count too.
     """
@@ -76,7 +77,7 @@ def distance(phash: str, other: str) -> int:
 
 
 def differs(sketch: Image.Image, other: Image.Image) -> bool:
-    """Whether two sketches differ by more than a cursor or single digits."""
+    """Whether two sketches, small grey pictures of frames, differ by more than a cursor or single digits."""
     if sketch.size != other.size:
         return True
     before, after = (np.asarray(image, dtype=np.int16) for image in (sketch, other))

@@ -38,7 +38,7 @@ class BatchFacts:
 
     @property
     def times(self) -> dict[int, int]:
-        """Times of capture by our screenshot ids."""
+        """Times of capture, in ms since 1970, by our screenshot ids."""
         return {shot.id: shot.ts_ms for shot in self.screens.values()}
 
 
@@ -115,14 +115,15 @@ def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str
 
 
 def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment, str]]]:
-    """Pair each segment with its thread's id, for the prompt and for both ways to nodes; the notes name corrections."""
+    """Pair each segment with its thread's id, old or new; the notes name corrections."""
     decided = [thread_of(facts, place, segment) for place, segment in enumerate(index.segments)]
     pairs = [(segment, thread) for segment, (thread, _) in zip(index.segments, decided, strict=True)]
     return Read(pairs, tuple(note for _, note in decided if note))
 
 
 def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
-    """Collect the evidence of the batch's screenshots, in order. Rule: docs/sources/screenshots.md#expansion."""
+    """Return the texts and the program of each screenshot of the batch, in order, for the prompt. Rule:
+    docs/sources/screenshots.md#expansion."""
     seen = {shot.screenshot_id: shot for shot in index.screenshots}
     packs = []
     for _, shot in sorted(facts.screens.items()):
@@ -167,7 +168,8 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 def direct(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
-    """Return an event for each segment, and its findings, as nodes made without a text model.
+    """Return an event for each segment, and its findings, as nodes made without a text model. Skips segments whose
+    screenshots are all deleted.
 
     Rule: docs/sources/screenshots.md#expansion.
     """
@@ -234,7 +236,8 @@ def _event(
     covered: Counter[int],
     notes: list[str],
 ) -> _Draft | None:
-    """Draft an event with the thread of its segment; None if it names no screenshot of a segment."""
+    """Draft an event with the thread of a segment with which it shares screenshots: of several, the one whose thread it
+    names, then the one with the fewest events. None without one; `notes` says so."""
     ids = _known_ids(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
     for at, (segment, thread_id) in enumerate(segments):
@@ -255,7 +258,8 @@ def _event(
 def _finding(
     node: ExpandedNode, facts: BatchFacts, drafts: Mapping[int, _Draft], named: int | None, notes: list[str]
 ) -> _Draft | None:
-    """Draft a finding with the thread of its event: the event of an edge, or else the one that shares most with it."""
+    """Draft a finding with the thread of its event: the event `named` by an edge, or else the event that shares most
+    screenshots with it. None without events."""
     ids = _known_ids(node, facts, notes)
     events = {place: draft for place, draft in drafts.items() if draft.node.kind is NodeKind.EVENT}
     if not events:
@@ -311,7 +315,8 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
 
 
 def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
-    """Return the entities that an event's words or screens name. The index lists those of all segments together.
+    """Return the index's entities that an event's words or screens name, since the index lists those of all segments
+    together.
 
     A single segment gets all of them.
     """

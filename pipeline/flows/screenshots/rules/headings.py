@@ -77,8 +77,8 @@ def lines_of(text: str) -> list[SeenLine]:
 
 
 def telling(frames: Mapping[int, Sequence[SeenLine]]) -> dict[int, list[SeenLine]]:
-    """Return each frame's telling lines: no menus, addresses or clocks, and no lines that appear at the edges of
-    several frames."""
+    """Return each frame's lines that may name it: no menus, addresses or clocks, and no lines that appear at the edges
+    of several frames."""
     edges = Counter(text for lines in frames.values() for text in {_key(line) for line in lines if _is_at_edge(line)})
     by_frame = {}
     for frame, lines in frames.items():
@@ -95,7 +95,8 @@ def telling(frames: Mapping[int, Sequence[SeenLine]]) -> dict[int, list[SeenLine
 
 
 def heading(lines: Sequence[SeenLine]) -> str:
-    """Choose the telling line by which a person would name the frame; empty if none has enough letters."""
+    """Return the line, of those that `telling` returns, by which a person would name the frame; empty if none has
+    enough letters."""
     usual = _usual_height(lines)
     worded = [line for line in lines if _letters(line.text) >= _LEAST_LETTERS]
     # Of equally good lines, the highest on the frame.

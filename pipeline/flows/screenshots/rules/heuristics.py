@@ -114,7 +114,8 @@ def index_by_rules(
 
 
 def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
-    """Return the title of a segment, which its thread may share; empty if program and window are unknown."""
+    """Return the title of a segment, by which a thread with the same title may take it up; empty if program and window
+    are unknown."""
     shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
     return segment.event.title if shown and place_of(shown[0]).name else ""
 

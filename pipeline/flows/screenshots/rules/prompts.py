@@ -83,7 +83,8 @@ def vision_prompt(screens: Mapping[int, Shot], history: HistoryPack) -> str:
 
 
 def repair_prompt(prompt: str, reply: str, problem: str) -> str:
-    """Return the prompt of a repair; `prompt`: the prompt of the unusable reply. The call repeats the pictures."""
+    """Return the prompt that asks for a repair of an unusable `reply`; `prompt`: the prompt of that reply. A vision
+    call must repeat the pictures."""
     return (
         f"{prompt}\n\nYour reply to this was:\n\n{reply[:MAX_REPAIR_CHARS]}\n\nIt cannot be used: {problem}\n\n"
         "Answer again, with valid JSON of the shape that was asked for."
@@ -141,7 +142,7 @@ def merge_prompt(existing: MergeNode, new: MergeNode) -> str:
 
 
 def prompt_hash(system: str, prompt: str) -> str:
-    """Return the SHA-256 of both texts, for the call's provenance."""
+    """Return the SHA-256 of both texts, in hexadecimal digits, for the call's provenance."""
     return hashlib.sha256(f"{system}\0{prompt}".encode("utf-8", "replace")).hexdigest()
 
 

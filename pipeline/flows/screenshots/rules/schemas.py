@@ -22,7 +22,7 @@ DEFAULT_SCORE = 5
 
 
 def clipped(text: str, limit: int) -> str:
-    """Cut `text` to `limit` characters, with an ellipsis."""
+    """Cut `text` to `limit` characters; a cut text ends in an ellipsis, which counts."""
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
 
 
@@ -75,7 +75,8 @@ def unique(words: Iterable[str]) -> list[str]:
 
 
 def entity_key(name: str) -> str:
-    """Return the key of an entity's row, which all spellings of a name share."""
+    """Return the key of an entity's row, which is equal for spellings that differ in case, blanks or the width of
+    characters."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -219,7 +220,7 @@ class MergeReply(_Shape):
 
 
 def strict(properties: dict[str, object]) -> dict[str, object]:
-    """Return a schema for services that enforce it: all properties required, no additional ones."""
+    """Return the JSON schema of an object for services that enforce it: all properties required, no additional ones."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 

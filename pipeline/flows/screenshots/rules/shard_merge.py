@@ -57,7 +57,8 @@ def merge_shards(results: Sequence[VlmIndex], max_segments: int) -> VlmIndex:
 
 
 def _same(segment: Segment, merged: Sequence[Segment], reach: set[int]) -> int | None:
-    """Find the merged segment that `segment` repeats or, at a boundary, continues; return its position."""
+    """Return the position of the merged segment that `segment` repeats or continues; None if it is new. `reach`: the
+    positions that it may continue."""
     for place, other in enumerate(merged):
         if segment.merge_hint != other.merge_hint:
             continue
@@ -93,7 +94,8 @@ def _fold_least(merged: list[Segment]) -> None:
 
 
 def merge_segments(first: Segment, second: Segment) -> Segment:
-    """Merge two segments: the more important title, both summaries, all findings and screens, the best scores."""
+    """Merge two segments: title and thread of the more important one (the first on a tie), both summaries, all findings
+    and screens, the best scores."""
     findings: dict[str, list[Finding]] = {}
     for kind in DERIVED:
         both = [*getattr(first.derived, kind.value), *getattr(second.derived, kind.value)]

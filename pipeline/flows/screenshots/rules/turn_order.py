@@ -27,7 +27,8 @@ Row = TypeVar("Row", bound=Candidate)
 
 
 def track_of(attempts: int, created_at: datetime, now: datetime, recovery_age_s: float) -> Track:
-    """Return recovery for old rows and failed ones; a row from the future (the clock went back) is new."""
+    """Return the recovery track for rows of at least `recovery_age_s` or with attempts, else the realtime track. A row
+    from the future (the clock went back) is new."""
     if attempts > 0 or (now - created_at).total_seconds() >= recovery_age_s:
         return Track.RECOVERY
     return Track.REALTIME
@@ -38,8 +39,8 @@ def pick(
 ) -> tuple[list[Row], int]:
     """Return (up to `count` rows in the order of their turns, the next turn). Each track keeps the rows' order.
 
-    `weights`: turns of each track in a round while both have work, 3 to 1. While one track is empty, the other takes
-    all places and `turn` does not advance: no worker idles while work waits, and no track accumulates turns.
+    `weights`: turns of each track in a round while both have work, such as 3 to 1. While one track is empty, the other
+    takes all places and `turn` does not advance: no worker idles while work waits, and no track accumulates turns.
     """
     waiting: dict[Track, list[Row]] = {Track.RECOVERY: [], Track.REALTIME: []}
     for row in reversed(list(rows)):
@@ -57,7 +58,8 @@ def pick(
 
 
 def scanned(newest: Sequence[Row], oldest: Sequence[Row], limit: int) -> list[Row]:
-    """Take half of `limit` from the newest and half from the oldest, without repeats; each fills gaps of the other.
+    """Take half of `limit` from the newest and half from the oldest, without repeats; if one half has too few, the
+    other supplies more.
 
     `newest`: newest first; `oldest`: oldest first; up to `limit` rows each.
     """

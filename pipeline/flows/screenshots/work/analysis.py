@@ -55,7 +55,8 @@ class Analysis:
 
 
 def claim(context: Context, batch_id: int) -> Analysis | None:
-    """Claim a batch for its analysis, plan its shards once, and make failed shards due. None if it is not due.
+    """Claim a batch for its analysis, plan its shards if it has none, and make failed shards due. None if it is not
+    due.
 
     Returns a batch under analysis, too, with `is_new=False`, so that the caller can send messages for its shards again.
     Results of its shards stay.
@@ -127,7 +128,8 @@ def _begin_frames(tx: Tx, batch_id: int) -> None:
 
 
 def settle(context: Context, batch_id: int) -> Settled:
-    """Settle a batch's analysis once all its shards have ended; exactly one caller does.
+    """Settle a batch's analysis once all its shards have ended; exactly one caller does. The returned `Settled.status`
+    says how:
 
     `pending`: all shards succeeded, their merged results are stored, the frames are done, and the batch waits for its
     expansion. `failed`: it waits for a retry. `failed_permanent`: it and its frames are dead; its shards' results stay.
@@ -248,6 +250,7 @@ def _fail(tx: Tx, row: Any, event: WorkEvent, shards: Sequence[Any], **values: A
 
 
 def _vlm_ms(row: Any, now: datetime) -> int:
-    """Return the ms of the analysis without waits between attempts. `updated_at` is still the time of the claim."""
+    """Return the ms of all attempts at the analysis, without the waits between them. `updated_at` is still the time of
+    the claim."""
     took = max(0, int((now - row.updated_at).total_seconds() * 1000))
     return min(MAX_MS, int(row.vlm_ms) + took)

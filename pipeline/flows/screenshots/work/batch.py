@@ -91,9 +91,10 @@ def started(context: Context, batch: Any) -> None:
 
 
 def finished(context: Context, batch_id: int) -> None:
-    """Publish `pipeline:batch:finished` with durations: succeeded, failed (a retry follows) or failed_permanent.
+    """Publish `pipeline:batch:finished` with durations, by the batch's state: succeeded, failed (a retry follows) or
+    failed_permanent.
 
-    Publishes nothing if the caller lost its claim and the batch continues elsewhere.
+    Publishes nothing for a batch in another state: the caller lost its claim, and the batch continues elsewhere.
     """
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()

@@ -46,12 +46,12 @@ NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
 
 
 def trace_unit(node_id: int) -> str:
-    """Return the account's unit for a node's vector; its item is the node's batch."""
+    """Return the name of the vector of a node in traces and accounts, below the node's batch."""
     return f"vector {node_id}"
 
 
 def lock(session: Session, _scope: str = "") -> Scope:
-    """Lock all claimed vectors in the order of ids, which serialises their settlements."""
+    """Lock all claimed vectors in the order of ids, so that transactions settle them one after another."""
     held = select(EMBEDDINGS.c.id).where(EMBEDDINGS.c.claim_id.is_not(None)).order_by(EMBEDDINGS.c.id)
     session.execute(held.with_for_update()).all()
     return ALL
@@ -116,7 +116,8 @@ def _text_of(node: Any) -> str:
 def settle(
     context: Context, portion: Portion, new: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
 ) -> int:
-    """Store vectors, except of changed texts and deleted nodes; return how many it stored."""
+    """Store the vectors `new` of the portion's nodes, in the same order, except of changed texts and deleted nodes;
+    return how many it stored."""
     space = space_of(context.settings)
 
     def act(tx: Tx) -> int:

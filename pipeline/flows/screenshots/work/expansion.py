@@ -144,7 +144,8 @@ def settle(
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Settle a failed expansion: the batch waits, goes back, or becomes a dead letter."""
+    """Settle a failed expansion: the batch waits for a retry, is released without counting an attempt, or becomes a
+    dead letter."""
 
     def act(tx: Tx) -> Settled:
         row = _begin(tx, unit, trace)
@@ -329,7 +330,8 @@ class ExpandMessage(Message):
 
 
 def late_threads(context: Context, unit: BatchUnit, titles: Sequence[str]) -> dict[str, str]:
-    """Return the latest thread of each of these titles that was active within a day of the batch, by title."""
+    """Return, by title, the latest thread with each of these titles that was active within a day of the batch; leave
+    out the others."""
     wanted = {title[: nodes.MAX_TITLE]: title for title in titles if title}
     day = timedelta(days=1)
     near = THREADS.c.last_at.between(unit.row.ts_start - day, unit.row.ts_end + day)

@@ -119,7 +119,8 @@ def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool =
 
 
 def _next(session: Session, newest: bool, *free: ColumnElement[bool]) -> Any | None:
-    """Choose the next of these nodes, from one end of all waiting nodes. Rule: docs/sources/screenshots.md#scan."""
+    """Return the oldest of these `free` nodes, or with `newest` the oldest in the thread and kind of the newest; None
+    without one. Rule: docs/sources/screenshots.md#scan."""
     query = select(NODES.c.id, NODES.c.thread_id, NODES.c.kind).where(*free).limit(1)
     oldest = query.order_by(NODES.c.event_time, NODES.c.id)
     if not newest:
@@ -176,10 +177,11 @@ def settle(
     call: UsedCall | None = None,
     trace: dict[str, Any] | None = None,
 ) -> Settled:
-    """Commit a merge in one transaction. `merged`: the target's new content; None without a target.
+    """Commit a merge in one transaction. `merged`: the target's new content; None if the node has no target, so that it
+    only stops waiting.
 
-    `call`: the call of the merge; None if rules merged. `pending`: the target has changed or is deleted, so the node
-    waits for its merge again, without counting an attempt.
+    `call`: the call of the merge; None if rules merged. Returns the state `pending` if the target has changed or is
+    deleted: the node waits for its merge again, without counting an attempt.
     """
 
     def act(tx: Tx) -> Settled:
@@ -252,7 +254,8 @@ def _absorb(tx: Tx, node: Any, target: Any, merged: Content, call: UsedCall | No
 
 
 def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Settle a failed merge: the node waits, goes back, or becomes a dead letter, which stays unmerged."""
+    """Settle a failed merge: the node waits for a retry, is released without counting an attempt, or becomes a dead
+    letter, which stays unmerged."""
 
     def act(tx: Tx) -> Settled:
         thread = lock_thread(tx, unit.row.thread_id)
@@ -263,7 +266,7 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
 
 
 def trace_unit(node_id: int) -> str:
-    """Return the traces' unit for a node's merge."""
+    """Return the name of a node's merge in traces and accounts, below the node's batch."""
     return f"node {node_id}"
 
 

@@ -49,7 +49,8 @@ def provider_and_model(context: Context, queue: str, capability: Literal["vision
 
 
 def problem_of(reply: str, read: Callable[[str], object]) -> str:
-    """Return the problem of a reply, for its repair. `read` raises `BadReply` for it, unless it was cut off."""
+    """Return what is wrong with an unusable reply, for the prompt of its repair: the message of the `BadReply` that
+    `read` raises, else that it was cut off."""
     try:
         read(reply)
     except BadReply as bad:
@@ -70,7 +71,8 @@ class UsedCall:
     shot_ids: Sequence[int]
 
     def record(self, tx: Tx, *, batch_id: int | None = None, node_id: int | None = None) -> None:
-        """Record that nodes rest on this call."""
+        """Store this call for provenance: of the nodes of a batch, or of the node `node_id`, into which it merged
+        another."""
         row = {
             "batch_id": batch_id,
             "node_id": node_id,

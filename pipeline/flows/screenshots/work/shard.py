@@ -116,7 +116,8 @@ def settle(
 
 
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
-    """Settle a failed shard: it waits, goes back, or is dead. Its siblings' results stay.
+    """Settle a failed shard: it waits for a retry, is released without counting an attempt, or is dead. Its siblings'
+    results stay.
 
     `Settled.changed`: no shard of the batch is open now.
     """
@@ -147,7 +148,7 @@ def _settle(tx: Tx, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | N
 
 
 def _is_last(tx: Tx, unit: ShardUnit) -> bool:
-    """Whether all shards of the locked batch have ended; if so, launch the batch's merge."""
+    """Whether all shards of the locked batch have ended; if so, launch the batch, to merge their results."""
     under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
     query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
     is_last = tx.execute(query).first() is None

@@ -15,12 +15,13 @@ TEST = "webhook.test"
 
 
 def new_secret() -> str:
-    """Return a new random secret."""
+    """Return a new random secret of an endpoint: `whsec_` and Base64."""
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
 def headers(signers: Sequence[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
-    """Return the headers of a message: id, time, and one signature by each secret."""
+    """Return the headers of a message: its id, `at`, the time of this attempt, and one signature by each secret in
+    `signers`."""
     timestamp = str(int(at.timestamp()))
     signed = f"{message_id}.{timestamp}.".encode() + body
     return {
@@ -37,6 +38,6 @@ def _signature(secret: str, signed: bytes) -> str:
 
 
 def body(kind: str, at: datetime, data: Mapping[str, Any]) -> bytes:
-    """Return the body, which has the same bytes at each attempt."""
+    """Return the JSON body of a message; the same arguments give the same bytes. `at`: the time of the event."""
     message = {"type": kind, "timestamp": at.isoformat(), "data": dict(data)}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()

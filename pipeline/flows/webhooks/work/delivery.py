@@ -101,7 +101,8 @@ class Unit:
 
 
 def ready(tx: ReadTx) -> list[Any]:
-    """Return the endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, `silent`."""
+    """Return the endpoints that can take a delivery now, in the order of their turns: `id`, `failures`, and `silent`,
+    whether they failed without an answer."""
     deliveries = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
     under_way = select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
     rules = webhooks_of(tx.settings)
@@ -120,7 +121,8 @@ def ready(tx: ReadTx) -> list[Any]:
 
 
 def send(context: Context, owner: Owner) -> Settled:
-    """Send the next delivery of the endpoint whose turn it is, and store the outcome.
+    """Send the next delivery of the endpoint whose turn it is, and store the outcome. Sends none if no endpoint can
+    take one.
 
     Never raises for an endpoint's error.
     """
@@ -210,7 +212,8 @@ def _settled(changes: Changes) -> Settled:
 
 
 def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
-    """Record on the endpoint how a delivery ended: reset its failures, or pause it, or disable it."""
+    """Record on the endpoint how a delivery ended: reset its failures after a success; else pause it, or disable it if
+    it answered 410 or has failed for too long."""
     if error is not None and error.code == "expired":
         return  # not the endpoint's fault
     rules = webhooks_of(tx.settings)
@@ -229,7 +232,8 @@ def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
 
 
 def next_due_s(tx: ReadTx) -> float | None:
-    """Return the seconds until a waiting delivery or a paused endpoint is due; None without one."""
+    """Return the seconds until the retry of a delivery or the end of an endpoint's pause; None without one. Ignores
+    times that are past."""
     waits = [work.next_due(tx, WORK)]
     open_ = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.claimable).exists()
     first = tx.execute(
