@@ -30,7 +30,7 @@ def gate_of(queue: str) -> Gate | None:
 
 
 def sync_now() -> None:
-    """Make the thread of `keep_synced` sync at once, because a gate has lost its limits."""
+    """Make the thread of `keep_synced` sync at once, because a gate has lost its limits. Does not wait for that."""
     _due.set()
 
 

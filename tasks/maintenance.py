@@ -149,5 +149,6 @@ def clean_up() -> int:
 
 
 def take_tick(context: Context, name: str, interval_s: float) -> bool:
-    """Take a tick; False if another process took it in the last 80 % of the interval."""
+    """Whether this process may do the periodic act `name` now: False if another process took its turn in the last 80 %
+    of the interval."""
     return Leases(context.redis, f"tick:{name}", limit=1).acquire(uuid4().hex, interval_s * 0.8)

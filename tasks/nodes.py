@@ -23,8 +23,8 @@ AWAY_S = 60.0
 def tend_nodes() -> int:
     """Collect dead letters, forget nodes that left long ago, free slots without a job, end abandoned jobs.
 
-    Returns the number of actions. Does nothing without tokens, because then no gateway exists. Logs a gateway's
-    unreachable Redis and skips it for a minute.
+    Returns the number of actions; 0 if another process has just done so. Does nothing without tokens, because then no
+    gateway exists. Logs a gateway's unreachable Redis and skips it for a minute.
     """
     context = get_context()
     if not service.is_used(context):

@@ -126,12 +126,12 @@ class OverCap(UserError):
 
 
 def day_of(now: datetime) -> datetime:
-    """The start of the day, by this server's clock."""
+    """Return the midnight, in this server's time zone, at which the day of `now` began: callers' caps count from it."""
     return now.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def cap(tx: ReadTx) -> float:
-    """The amount that each caller may spend in a day; 0: no cap."""
+    """The amount that each caller may spend in a day: the live setting `api.spend_per_day`; 0: no cap."""
     own = tx.settings.api
     known = live.of_fields("api", own, {"spend_per_day": own.LIVE["spend_per_day"]})
     return live.with_changes(own, live.values(tx, known)).spend_per_day
@@ -143,7 +143,7 @@ def hold_s(settings: Settings) -> float:
 
 
 def balance(tx: ReadTx, owner: str) -> Balance:
-    """The balance of this caller's account today."""
+    """The sums that `owner`, a key's id, has spent since midnight and has reserved for its work under way."""
     since = day_of(tx.now)
     spent = select(func.coalesce(func.sum(CHARGES.c.cost), 0.0)).where(CHARGES.c.owner == owner, CHARGES.c.at >= since)
     reserved = select(func.coalesce(func.sum(_REST), 0.0)).where(RESERVATIONS.c.owner == owner, counts(tx.now))
@@ -155,7 +155,7 @@ _REST = case((_LEFT > 0, _LEFT), else_=0.0)
 
 
 def counts(now: datetime) -> ColumnElement[bool]:
-    """Condition: the reservation still holds money."""
+    """Condition: the reservation has not ended at `now`, so its unused amount counts against the caller's cap."""
     return or_(RESERVATIONS.c.ends_at.is_(None), RESERVATIONS.c.ends_at > now)
 
 
@@ -192,10 +192,11 @@ def admit(
     tx: Tx, flow: str, wanted: Mapping[str, Sequence[Part]], *, unit: str = "", lasts_s: float | None = None
 ) -> None:
     """Reserve money for these items of a flow, in the transaction that takes them in: the current caller pays for them.
-    Without a caller, on this machine, no account pays from now on.
+    Without a caller, for a command on this machine, reserves nothing: from now on no account pays for calls for them.
 
     Raises `OverCap`, with nothing reserved, if the day's cap does not cover all of them. Ends earlier reservations of
-    the same work; see `cut_off` for calls under way. `lasts_s`: how long the reservation lasts; None: as the work does.
+    the same work; see `cut_off` for calls under way. `wanted`: by item, the estimates of its parts. `lasts_s`: after
+    how many seconds the reservation ends by itself; None: only `end` and the like end it.
     """
     end(tx, flow, wanted, unit=unit)
     owner = CALLER.get()
@@ -241,7 +242,8 @@ def _insert(session: Session, rows: list[dict[str, Any]]) -> None:
 
 
 def end(tx: Tx, flow: str, items: Iterable[str], *, unit: str = "") -> None:
-    """End the reservations of these items, or of one unit of them: no further call follows."""
+    """End the open reservations of these items now, or only those of one `unit` of them: no further call follows.
+    Leaves reservations that `cut_off` lets end later."""
     _end(tx, flow, items, unit, ends_at=tx.now)
 
 
@@ -252,9 +254,10 @@ def close(tx: Tx, flow: str, item: str) -> None:
 
 
 def cut_off(tx: Tx, flow: str, items: Iterable[str], under_way: int | None = None) -> None:
-    """End the reservations of items whose work was cut off during calls for `under_way` units of each (None: all).
+    """Let the reservations of items end in `hold_s` seconds, because calls for `under_way` units of each (None: all)
+    are still under way, although their work was cut off.
 
-    These calls charge within `hold_s`: the estimate for their units stays reserved until then.
+    Until then only the estimate for these units stays reserved. With 0, the reservations end now.
     """
     if under_way == 0:
         end(tx, flow, items)
@@ -276,8 +279,8 @@ def _end(session: Session, flow: str, items: Iterable[str], unit: str, **values:
 def ended(
     session: Session, flow: str, unfinished: Callable[[Session, Collection[str]], set[str]], owner: str = ""
 ) -> list[int]:
-    """Return the row ids of open reservations whose work has ended: `unfinished` leaves it out. With `owner`, only of
-    this caller.
+    """Return the row ids of open reservations whose work has ended. `unfinished` returns those of the given items whose
+    work goes on. With `owner`, a key's id: only of this caller.
 
     Ids of rows, not of items: a caller may request the same work anew before they are released.
     """
@@ -292,7 +295,7 @@ def ended(
 
 
 def release(tx: Tx, reservations: Iterable[int]) -> None:
-    """End these reservations."""
+    """End the reservations with these row ids now."""
     for portion in portions(reservations):
         tx.execute(update(RESERVATIONS).where(RESERVATIONS.c.id.in_(portion)).values(ends_at=tx.now))
 
@@ -333,7 +336,8 @@ def carry(tx: Tx, flow: str, items: Collection[str], into: str) -> None:
 
 
 def rest(session: Session, flow: str, item: str) -> list[Part]:
-    """The unused rest of the newest estimate for an item; empty if no caller asked for it."""
+    """The newest estimate for an item less the cost of its calls so far: a part for each caller who shares it. Empty if
+    no caller pays."""
     rows = _newest(session, flow, [(item, "")], None).get((item, ""), [])
     remaining = [(max(1, row.units), max(0.0, row.amount - row.charged)) for row in rows if row.owner]
     return [Part(units, amount / units) for units, amount in remaining]

@@ -40,7 +40,8 @@ class Announced:
         return tuple(dict.fromkeys(f"{self.kind}.{status}" for status in words))
 
     def status(self, row: Any) -> str:
-        """The state of a row in events, as one word."""
+        """The last word of the type of the row's next event: the value of its column `outcome` if it has one, else the
+        name of its status."""
         return (getattr(row, self.outcome) if self.outcome else None) or word(self.states(row.status))
 
 
@@ -67,34 +68,36 @@ def word(state: IntEnum | StrEnum) -> str:
 
 
 def wants(patterns: Sequence[str], kind: str) -> bool:
-    """Whether events of type `kind` match. A pattern is a type, or `document.*`; no patterns match every type."""
+    """Whether an event of type `kind`, such as `document.completed`, matches a pattern: a type, or its beginning with a
+    star, such as `document.*`. Without patterns, every type matches."""
     return not patterns or any(kind == each or (each.endswith("*") and kind.startswith(each[:-1])) for each in patterns)
 
 
 def every_type() -> list[str]:
-    """Every possible type of event. Import the flows first."""
+    """Every type of event that the flows imported so far may have, sorted. Import all flows first."""
     return sorted(event for kind in KINDS.values() for event in kind.types)
 
 
 def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
-    """Patterns that no type of event can match."""
+    """Return the patterns that match none of the types `known`."""
     return [pattern for pattern in patterns if not any(wants([pattern], kind) for kind in known)]
 
 
 def of(table: Table) -> Announced | None:
-    """The form of the table's events; None if its rows have none."""
+    """The declaration of the table's events; None if its rows have none."""
     form = table.info.get(_INFO)
     return form if isinstance(form, Announced) else None
 
 
 def note(session: Session, table: Table, ids: Iterable[Any]) -> None:
-    """Note that this transaction created, changed or deleted these rows. Does nothing for tables without events."""
+    """Note that this transaction created, changed or deleted these rows, so that its commit records an event for each.
+    Does nothing for tables without events."""
     if _INFO in table.info:
         session.info.setdefault(_NOTED, {}).update(((table, row_id), None) for row_id in ids)
 
 
 def take_noted(session: Session) -> Mapping[Table, list[Any]]:
-    """Return and forget the rows noted so far, by table, in order."""
+    """Return and forget the ids of the rows noted in this session, by table, in the order of noting."""
     noted: dict[tuple[Table, Any], None] = session.info.pop(_NOTED, {})
     rows: dict[Table, list[Any]] = {}
     for table, row_id in noted:

@@ -71,7 +71,7 @@ def waiting(
     within: FromClause | None = None,
 ) -> Iterable[tuple[Any, Waiting]]:
     """Count the claimable units, due or not; yield (value of `by`, count) for each value that has any. Without `by`,
-    the value is None.
+    there is one count for None, or nothing. `kind`: the units' name for people.
 
     `within`: the table joined with the tables that `where` needs. If a claim changes the state, the query compares
     states alone, because indexes serve these.

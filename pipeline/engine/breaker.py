@@ -97,8 +97,12 @@ class Breaker:
     def failed(
         self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
     ) -> float:
-        """Record a failed call; return the seconds for which this opens the breaker, or 0. A permanent error counts as
-        a success: the provider works. `closing`: see `succeeded`."""
+        """Record a failed call; return the seconds for which this opens the breaker, or 0 if it opens nothing. A
+        permanent error counts as a success: the provider works.
+
+        `quota_reset`: returns the end of a daily quota after a given time. `closing`: called before a half-open breaker
+        closes; if it raises, the breaker stays half-open.
+        """
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
@@ -164,12 +168,12 @@ class Breaker:
         self._breaker.call(outcome)
 
     def open(self, seconds: float, reason: str) -> float:
-        """Open for `seconds` (0: a cool-down that doubles with each opening in a row), never for less than before;
-        return the seconds left."""
+        """Open the breaker, so that its gates admit nothing, for `seconds` (0: a cool-down that doubles with each
+        opening in a row). Never shortens an opening. Return the seconds left."""
         return self._open(seconds, reason)[0]
 
     def _opened(self, seconds: float, reason: str) -> float:
-        """Like `open`, but 0 if it was already open for as long."""
+        """Open as `open` does; return the seconds left, or 0 if it was already open for as long."""
         left_s, is_news = self._open(seconds, reason)
         return left_s if is_news else 0.0
 
@@ -182,8 +186,7 @@ class Breaker:
         return int(left_ms) / 1000, bool(is_news)
 
     def close(self, *, keeps_streak: bool = False) -> bool:
-        """Close the breaker and end its timer, which would undo a manual close; wake workers that wait. False if it was
-        closed already.
+        """Close the breaker and forget until when it was open; wake workers that wait. False if it was closed already.
 
         `keeps_streak`: the next opening counts as one more in a row unless a call succeeds first.
         """
@@ -198,7 +201,7 @@ class Breaker:
         return was_open
 
     def half_open_if_due(self) -> bool:
-        """Half-open a breaker whose pause is over, for the watchdog. True if this call did so."""
+        """Record for the watchdog that a breaker whose pause is over is half-open. True if this call did so."""
         if self._storage.state == pybreaker.STATE_OPEN and self.inspect().left_s <= 0:
             self._storage.state = pybreaker.STATE_HALF_OPEN
             return True

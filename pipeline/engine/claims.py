@@ -147,7 +147,8 @@ def take(
     parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
-    """Claim up to `limit` rows that may take `event` and are due; return them in no particular order.
+    """Claim up to `limit` rows that may take `event` and are due at `now`, the database's time; return them in no
+    particular order. Each claim counts one more attempt. `values`: further columns to set.
 
     Two callers never get the same row: the inner SELECT skips rows that another transaction has locked (PostgreSQL), or
     the transaction holds the only write lock (SQLite). If an earlier try of the transaction claimed rows, and its
@@ -215,12 +216,13 @@ def _spelt(states: Iterable[Any]) -> list[str]:
 
 
 def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
-    """Condition: the row is due."""
+    """Condition: the row is due: its `next_run_at` is NULL or has come at `now`."""
     return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
 
 
 def anything(claimed: Iterable[Table], *open_: tuple[Table, ColumnElement[bool]]) -> Select[bool]:
-    """A query: whether a table has a claimed row, or a table in `open_` a row that meets its condition. Build it once.
+    """Return a query for one boolean: whether a table in `claimed` has a claimed row, or a table in `open_` has a row
+    that meets its condition. Build it once.
 
     One EXISTS for each condition: for an OR of conditions, databases read the whole table.
     """
@@ -250,5 +252,5 @@ def _statement_of_left_behind(table: Table) -> Executable:
 
 
 def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:
-    """Return a claim of `owner` that lasts `lease_s` seconds."""
+    """Return a claim of `owner` that lasts `lease_s` seconds from `now`, with no rows yet: `take` uses it."""
     return Claim(owner, now + timedelta(seconds=lease_s))

@@ -30,9 +30,10 @@ _SENTINEL_TIMEOUT_S = 2.0
 
 
 def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Redis":
-    """Return a client that decodes text, survives a restart of the server (about 5 s), and never waits for ever.
+    """Return a client that decodes text. It connects on first use, repeats a failed command `retries` times (by default
+    for about 5 s, as a restart of the server takes), and waits at most `timeout_s` for each answer.
 
-    With `retries=0` it fails at once. With `sentinel://`, each connection asks the sentinels for the master.
+    With `retries=0` a command fails at once. With `sentinel://`, each connection asks the sentinels for the master.
     Raises `RedisUrlError`.
     """
     where = RedisUrl.parse(url)
@@ -69,7 +70,8 @@ def reach(url: str) -> None:
 
 
 def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> redis_asyncio.Redis:
-    """Like `connect`, for asyncio; the client returns bytes."""
+    """Return a client for asyncio with the same retries and limits as that of `connect`; it returns bytes. Raises
+    `RedisUrlError`."""
     where = RedisUrl.parse(url)
     options = _options(where, timeout_s) | {"db": where.db, "retry": AsyncRetry(_backoff(retries), retries)}
     if where.path:

@@ -13,7 +13,8 @@ def under_way(delivery: str) -> bool:
 
 @contextmanager
 def first(delivery: str) -> Iterator[bool]:
-    """Yield whether no other thread of this process works on this delivery; if so, the caller does in this context."""
+    """Yield True if no other thread of this process works on this delivery: it counts as under way during the block.
+    Else yield False: the caller must not work on it."""
     if delivery in _under_way:
         yield False
         return

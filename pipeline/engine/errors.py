@@ -49,7 +49,7 @@ class Health:
 
     def blames_unit(self, released_s_ago: float | None) -> bool:
         """Whether the unit is at fault: the provider answers a free question, or another call succeeded during this
-        one, or since the unit's last release."""
+        one, or since the unit's last release. `released_s_ago`: seconds since that; None: never released."""
         if self.answers:
             return True
         if self.worked_s_ago is None:

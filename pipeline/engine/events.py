@@ -22,9 +22,10 @@ def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
 
 
 def trim(redis: "Redis", before: datetime | None, most: int, *, dry_run: bool) -> int:
-    """Remove events older than `before` (None: of any age) and beyond the newest `most` (0: any number).
+    """Remove events older than `before` (None: whatever their age), and those beyond the newest `most` (0: whatever
+    their number).
 
-    Returns how many that were, or would be.
+    Returns how many it removed, or with `dry_run` would remove.
     """
     old = [entry for entry, _ in cast("Any", redis.xrange(STREAM, max=f"({_id_at(before)}"))] if before else []
     total = redis.xlen(STREAM)

@@ -22,7 +22,7 @@ class TooManyParts(ValueError):
 def loads(text: str | bytes) -> object:
     """Parse JSON. A whole number of more than 400 digits becomes infinite instead of an error.
 
-    Raises `TooManyParts`, another `ValueError` for invalid JSON, or `RecursionError`.
+    Raises `TooManyParts`, another `ValueError` for invalid JSON, or `RecursionError` for deep nesting.
     """
     check(text)
     return json.loads(text, parse_int=whole_number)

@@ -115,8 +115,8 @@ class GateState:
 
     @property
     def closed(self) -> tuple[str, float, str] | None:
-        """(`operator`, `spend` or `breaker`; seconds left, infinity until further notice; reason), or None. Used-up
-        limits do not close a gate."""
+        """The reason why the gate is closed: (`operator`, `spend` or `breaker`, the first in this order; seconds left,
+        infinity until further notice; its text). None if it is open, also while its limits are used up."""
         own, shared = self.queue, self.provider
         reasons = (
             ("operator", own.operator_s, own.operator_reason),
@@ -180,7 +180,8 @@ class Scope:
         return bool(self._redis.hexists(self._hash, "ready"))
 
     def close(self, by: str, until_ms: int, reason: str = "") -> None:
-        """Close the scope for `by`, `operator` or `spend`, until a time (epoch ms) or `FOR_EVER`."""
+        """Close the scope for `by`, `operator` or `spend`, until a time (epoch ms) or `FOR_EVER`; replace its earlier
+        pause by the same `by`. `reason`: for people."""
         self._redis.hset(self._hash, mapping={f"{by}_until": until_ms, f"{by}_reason": reason})
 
     def reopen(self, by: str) -> None:
@@ -206,7 +207,8 @@ class Gate:
         self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
 
     def admit(self, holder: str, cost: int = 1, tokens: int = 0, wake: str = "") -> Admission:
-        """Ask for a slot and room in every window; never waits. A repeated call replaces the holder's reservation.
+        """Ask for a slot, and for room for `cost` requests and `tokens` tokens in every window, which it reserves;
+        never waits. A repeated call replaces the holder's reservation.
 
         `wake`: the worker's own list. After a refusal, a message in that list, with the queue's name as its delivery
         tag, tells the worker to try again; `wait_s` counts the workers that wait before it.
@@ -214,9 +216,11 @@ class Gate:
         return self._ask("gate_admit", holder, cost, tokens, f"{wake} {self.queue}" if wake else "")
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Turn the reservation into a stamp; `sent` follows. A refusal gives everything back and forbids the call.
+        """Count the holder's call in every window (its stamp) instead of its reservation, just before the request is
+        sent; call `sent` next. A refusal gives back slot and reservation, and forbids the call.
 
-        Waits a fraction of a second here if the call is early."""
+        Waits a fraction of a second here if the call is early.
+        """
         for _ in range(_EARLY_TRIES):
             admission = self._ask("gate_stamp", holder, cost, tokens)
             if admission.reason != "early":
@@ -239,7 +243,7 @@ class Gate:
         self._run("gate_finish", holder, extra_tokens, *stamps)
 
     def workers(self) -> set[str]:
-        """The workers whose messages have a slot. A holder is `worker/message`."""
+        """The ids of the workers whose messages have a slot of this queue. A holder is `worker/message`."""
         return {holder.rpartition("/")[0] for holder in self._holders()}
 
     def finish_all(self, workers: Collection[str]) -> None:

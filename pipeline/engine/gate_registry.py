@@ -16,7 +16,8 @@ PLAIN = ("maintenance", "control", "cpu", "io", "capture")
 
 
 def queue_name(capability: str, provider: str) -> str:
-    """The name of a provider's own queue: a closed provider never holds up another's work."""
+    """The name of the queue for one capability of a provider, such as `vision.openai`. Each provider has its own, so
+    that a closed one never holds up another's work."""
     return f"{capability}.{provider}"
 
 
@@ -83,11 +84,11 @@ class GateRegistry:
         return sorted({queue.breaker for queue in self.queues.values()})
 
     def closed_by(self, breaker: str) -> list[str]:
-        """The queues that a breaker closes."""
+        """The names of the queues whose gates close while this breaker is open."""
         return [queue.name for queue in self.queues.values() if queue.breaker == breaker]
 
     def calling(self, provider: str) -> list[str]:
-        """The queues whose messages call a provider."""
+        """The names of the queues whose messages call a provider."""
         return [queue.name for queue in self.queues.values() if queue.provider == provider]
 
     def require(self, queue: str) -> GatedQueue:
@@ -99,7 +100,7 @@ class GateRegistry:
 
     @cached_property
     def live_settings(self) -> Mapping[str, Live]:
-        """Every live setting, by key."""
+        """The declaration of every live setting, by key: its default, not the value in force."""
         settings = self._settings
         all_ = live.of_fields("api", settings.api, settings.api.LIVE)
         for flow in self._flows:

@@ -110,8 +110,8 @@ class GuardedCall:
         return result
 
     def _note(self, note: Callable[[], object]) -> None:
-        """Do the bookkeeping after a call. Logs errors of Redis and the database, since an answer that was paid for
-        must not be lost."""
+        """Call `note`, which records something about a finished call. Logs errors of Redis and the database, since an
+        answer that was paid for must not be lost."""
         try:
             note()
         except (RedisError, SQLAlchemyError) as error:

@@ -24,13 +24,13 @@ MAX_IDS = 20
 
 
 def listens() -> bool:
-    """Whether the log takes changes of rows without events."""
+    """Whether the log's level is DEBUG, at which it also names changes of rows without events."""
     return _levels.isEnabledFor(logging.DEBUG)
 
 
 def claimed(session: Session, work: str, scope: Any, rows: Sequence[Any], by: str) -> None:
-    """Note for the log, which is written after the commit, a claim of units of a scope. `by`: the column that
-    identifies them for people, such as `page`."""
+    """Note a claim of units of a scope for the log, at level DEBUG, which is written after the commit. `by`: the column
+    that identifies them for people, such as `page`."""
     if listens() and rows:
         known = {} if by in {"id", "created_at"} else {by: [getattr(row, by) for row in rows[:MAX_IDS]]}
         named = _named(row.id for row in rows)

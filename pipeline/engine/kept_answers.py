@@ -51,7 +51,7 @@ class KeptAnswer:
 
 
 def digest_of(*parts: str) -> str:
-    """The digest of a request and its provider, for file names."""
+    """The digest of these texts in order, 32 hex digits: of a request and its provider, for file names."""
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
@@ -59,7 +59,7 @@ def keep(
     folder: Path, subject: Subject, digest: str, trace: Mapping[str, Any], content: Mapping[str, Any] | None
 ) -> Path | None:
     """Write an answer to disk and fsync it; return its path. None if the disk refuses it: the database may still store
-    it. `content` None: keep the call's record only."""
+    it. `content` None: keep the call's record only. `digest`: see `digest_of`."""
     path = folder / f"{_beginning(subject, digest)}{subject.claim_id}-{trace['call_id']}"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
@@ -71,14 +71,14 @@ def keep(
 
 
 def recall(folder: Path, subject: Subject, digest: str) -> KeptAnswer | None:
-    """Return the kept answer to this request of this unit; None without one, or once it is settled."""
+    """Return the kept answer to this request of this unit; None without one, also once the database has it."""
     beginning = _beginning(subject, digest)
     answers = (_read(path) for path in _paths(folder) if path.name.startswith(beginning))
     return next((answer for answer in answers if answer is not None and answer.content is not None), None)
 
 
 def claims(folder: Path) -> set[str]:
-    """The ids of claims whose answers are not settled yet."""
+    """The ids of the claims that still have answers on disk, which the database lacks."""
     return {path.name.split("-")[1] for path in _paths(folder)} - {""}
 
 

@@ -39,7 +39,8 @@ def run_lane(
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> Hop:
-    """Run one hop of a lane: work through the scope for about `quantum_s` seconds; return whether it has more.
+    """Run one hop of a lane: work through the scope for about `quantum_s` seconds; return whether it has more, and the
+    `batch` with which the next hop should begin: the most units of its first claim.
 
     - `settle_and_claim(results, want, untried)`, one transaction: settle `results`, claim up to `want` units, and
       release the units left `untried`.

@@ -86,12 +86,13 @@ class Places:
         return str(self._run("place_begin", [*self._shared, _key(place.scope)], arguments))
 
     def wait(self, place: Place, holder: str = "") -> bool:
-        """Note that the place's message is about to be sent. False: another live holder has the place; send nothing."""
+        """Note that the caller is about to send the place's message. False: another live holder has the place; send
+        nothing. `holder`: the caller's own, if it has the place itself."""
         arguments: list[str | int] = [place.queue, place.number, place.priority, holder]
         return bool(self._run("place_wait", [*self._shared, _key(place.scope)], arguments))
 
     def known(self, scopes: Sequence[str]) -> set[str]:
-        """The scopes among these that have a place: one that works, or one whose message is on its way."""
+        """The scopes among these that have a place: a worker holds it, or its message is on its way."""
         with self._redis.pipeline(transaction=False) as pipe:
             for scope in scopes:
                 pipe.exists(_key(scope))

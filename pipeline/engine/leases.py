@@ -9,7 +9,7 @@ from redis import Redis
 
 @cache
 def script(name: str, package: str = "pipeline.engine") -> str:
-    """Return the text of a package's `lua/{name}.lua`: one atomic act."""
+    """Return the text of `lua/{name}.lua` in a package: a script that Redis runs as one atomic act."""
     return (files(package) / "lua" / f"{name}.lua").read_text()
 
 

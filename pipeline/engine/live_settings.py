@@ -150,7 +150,7 @@ def stored(session: Session) -> dict[str, str]:
 
 
 def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
-    """The values of all known settings."""
+    """Return the value in force of every known setting, also without a row, in the order of `known`."""
     return values_in(stored(session), known)
 
 

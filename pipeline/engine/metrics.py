@@ -70,7 +70,7 @@ class Minute:
 
 
 def by_minute(session: Session, attempts: Table, since: datetime) -> list[Minute]:
-    """Count a ledger's attempts (see `throughput`) by minute from `since`, without empty minutes. Reads only these."""
+    """Count a ledger's attempts (see `throughput`) in each minute from `since` that has any, oldest first."""
     at, ok = attempts.c.created_at, cast_to(attempts.c.status == "completed", Integer)
     if session.get_bind().dialect.name == "sqlite":
         minute: ColumnElement[Any] = func.substr(at, 1, 16)

@@ -73,7 +73,8 @@ class Presence:
         return {worker: _facts(*replies[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
 
     def served(self) -> set[str] | None:
-        """The queues that live workers consume; None if a worker does not report its queues."""
+        """The queues that live workers consume, empty without workers; None (unknown) if a worker does not report its
+        queues."""
         return served(facts.get("queues", ()) for facts in self.facts().values())
 
     def living(self, processes: Iterable[str]) -> set[str]:
@@ -106,7 +107,7 @@ class Presence:
 
 
 def served(workers: Iterable[Collection[str]]) -> set[str] | None:
-    """The union of the workers' queues; None if a worker names none."""
+    """The union of the workers' queues, empty without workers; None (unknown) if a worker names none."""
     queues = list(workers)
     return {queue for names in queues for queue in names} if all(queues) else None
 

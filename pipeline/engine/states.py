@@ -42,7 +42,7 @@ class Machine(Generic[State, Event]):
             ) from None
 
     def word(self, status: Any) -> str:
-        """The name of the state with this value in a row."""
+        """The name of the state whose value in a row is `status`."""
         state, _ = next(iter(self.legal))
         return type(state)(status).name
 
@@ -80,7 +80,8 @@ class Machine(Generic[State, Event]):
     def move_returning(
         self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> list[Any]:
-        """Like `move`, but return the changed rows, in no particular order."""
+        """Move the rows that match `where` and may take `event`, with further column `values`; return the changed rows,
+        in no particular order."""
         rows = list(session.execute(self.returning(table, event, *where, **values)))
         self.note(session, table, event, (row.id for row in rows))
         return rows
@@ -88,7 +89,8 @@ class Machine(Generic[State, Event]):
     def returning(
         self, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> ReturningUpdate[tuple[Any, ...]]:
-        """The statement of `move_returning`. The caller executes it, and then calls `note`."""
+        """Return the UPDATE of `move_returning`. The caller executes it, and then calls `note` with the ids of its
+        rows."""
         may, new = self.change(table, event)
         return update(table).where(may, *where).values(status=new, **values).returning(*table.c)
 
@@ -115,7 +117,8 @@ class Machine(Generic[State, Event]):
     def move_held(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
     ) -> int:
-        """Like `move_each`, but skip rows whose claims were lost; return how many moved."""
+        """Move many rows, each with its own values: mappings with `id`, `claim_id` and the columns to set. Skips rows
+        whose claims were lost; returns how many moved."""
         if not rows:
             return 0
         columns = tuple(name for name in rows[0] if name not in {"id", "claim_id"})

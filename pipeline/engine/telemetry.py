@@ -76,7 +76,8 @@ def end() -> None:
 
 @contextmanager
 def span(name: str, **about: str | int) -> Iterator[Note]:
-    """Run the body in a span with attributes; the yielded function adds more. Does nothing without a collector."""
+    """Run the body in a span with attributes; the yielded function adds more, and its attribute `failed` marks the span
+    as an error. Does nothing without a collector."""
     provider = _providers.get(os.getpid()) if _providers else None
     if provider is None:
         yield _nothing

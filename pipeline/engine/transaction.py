@@ -29,7 +29,7 @@ class Dispatch:
 
     @classmethod
     def of(cls, session: Session) -> "Dispatch":
-        """The requests of the session's transaction."""
+        """The requests for after the commit that the session's transaction has made so far."""
         dispatch: Dispatch = session.info.setdefault(cls, cls())
         return dispatch
 
@@ -38,7 +38,7 @@ class Dispatch:
         self.launches.setdefault(flow, {}).update(dict.fromkeys(scopes))
 
     def announce(self, flow: str, rows: Iterable[Any]) -> None:
-        """Request news about the state of these rows."""
+        """Request that the state of these rows is published."""
         self.news.setdefault(flow, {}).update(dict.fromkeys(map(str, rows)))
 
     def wake_in(self, flow: str, wait_s: float) -> None:

@@ -16,7 +16,7 @@ NAMED = PlainSerializer(lambda state: state.name, return_type=str)
 
 
 def example(**values: Any) -> ConfigDict:
-    """Return `VIEW` with an example of an answer, which has these `values`."""
+    """Return `VIEW` for a class of views, with these values as the example of an answer in its schema."""
     return ConfigDict(**VIEW, json_schema_extra={"examples": [values]})
 
 

@@ -180,10 +180,11 @@ def claim(
     parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
-    """Claim up to `limit` due units of a locked scope; return their rows in the order of claiming.
+    """Claim up to `limit` due units of a locked scope, each for one more attempt; return their rows in the order of
+    claiming. `values`: further columns to set. `parameters`: values of bindparams in `where`.
 
     With a `limit` above 1, claims units without attempts, or else a single one with attempts: a unit that kills its
-    worker must not spend the attempts of other units claimed with it. `parameters`: see `engine.claims.take`.
+    worker must not spend the attempts of other units claimed with it.
     """
     claimable, untried = _conditions_of_claim(work, scope.id is None)
     bound = parameters if scope.id is None else {**parameters, "of_scope": scope.id}
@@ -227,7 +228,7 @@ def _conditions_of_claim(work: Work, is_unscoped: bool) -> tuple[tuple[ColumnEle
 
 
 def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
-    """The ids of the units whose claims still hold."""
+    """The ids of the units of these outcomes whose claims still hold."""
     table = work.table
     fences = {outcome.unit.claim_id for outcome in outcomes}
     query = select(table.c.id).where(
@@ -237,8 +238,9 @@ def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
 
 
 def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
-    """Write the outcomes of units of a locked scope whose claims still hold; then update the scope (`work.after`).
-    `engine.retry.decide` decides whether a unit with an error waits, is given back, or fails."""
+    """Write the outcomes of units of a locked scope, except those whose claims were lost; then update the scope
+    (`work.after`). Return what changed. `engine.retry.decide` decides whether a unit with an error waits, is given
+    back, or fails."""
     # The UPDATE of a single unit names its claim, and reports whether that held: no query needed before.
     owned = held(tx, work, outcomes) if len(outcomes) > 1 else {outcome.unit.id for outcome in outcomes}
     pasts = _pasts(tx, work, outcomes)
@@ -427,7 +429,7 @@ def _free(
 
 
 def renew(tx: Tx, work: Work, unit: Unit) -> bool:
-    """Extend a claim by its lease; False if the claim was lost."""
+    """Let a claim last a whole lease from now; False if the claim was lost."""
     c, until = work.table.c, tx.now + timedelta(seconds=work.lease_s(tx.settings))
     statement = update(work.table).where(c.id == unit.id, c.claim_id == unit.claim_id).values(lease_until=until)
     return tx.execute(statement.returning(c.id)).first() is not None

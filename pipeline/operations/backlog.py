@@ -111,6 +111,6 @@ def by_queue(context: Context) -> dict[str, Counter[str]]:
 
 
 def failures(context: Context, limit: int) -> list[Failure]:
-    """Return the newest `limit` failures of all flows together, newest first."""
+    """Return the newest `limit` failures of all flows together that last until a person acts, newest first."""
     newest = [failure for flow in flows() for failure in flow.failures(context, limit)]
     return sorted(newest, key=lambda failure: failure.at, reverse=True)[:limit]

@@ -61,8 +61,8 @@ class Caller:
             raise Refused(f"this needs a key with the scope {needed}; yours has {self.scope}", code="forbidden")
 
     def check(self, needed: Scope) -> None:
-        """Raise `Refused` unless the caller has this scope, and the API is not read-only, which allows the scope
-        read."""
+        """Raise `Refused` unless the caller has this scope. While the API is read-only, the callers of a server have
+        only the scope read."""
         self.check_scope(needed)
         if self.quotas is not None and needed is not Scope.READ and self.context.settings.api.read_only:
             raise Refused("this API is read-only (PENSTOCK_API__READ_ONLY)", code="read_only")

@@ -37,7 +37,7 @@ def list_calls(
     """Return calls on record, newest first. `which`: fields of `CallFilter`, such as `provider="openai"`; they replace
     those of `chosen`.
 
-    `after`: only calls beyond the one with this time and id. Only administrators get models' answers (`preview`).
+    `after`: only calls older than the one with this time and id. Only administrators get models' answers (`preview`).
     """
     calls_ = record.calls(caller.context, replace(chosen or CallFilter(), **which), limit=limit, after=after)
     return calls_ if caller.is_admin else [replace(call, preview=None) for call in calls_]

@@ -50,7 +50,8 @@ class Document(DocumentView):
     def wait(self, timeout_s: float | None = None) -> "Document":
         """Wait until the document is at rest or paused; return its state then.
 
-        Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if no worker runs. Raises `TimeoutError` after `timeout_s` seconds, and
+        `UnknownDocument` after a deletion.
         """
         latest = self
         for latest in watch([self.id], timeout_s=timeout_s):  # noqa: B007  # the last one is the answer
@@ -71,8 +72,8 @@ class Document(DocumentView):
         return docling(self.id)
 
     def archive(self) -> Iterator[bytes]:
-        """Return a ZIP archive of Markdown, pictures, blocks and manifest, in pieces. The call itself raises
-        `UserError` for a document without a result."""
+        """Return a ZIP archive of Markdown, pictures, blocks and manifest, as an iterator of its bytes. The call itself
+        raises `UserError` for a document without a result."""
         return archive(self.id)
 
     @property
@@ -151,7 +152,7 @@ def submit(
     fresh: bool | None = None,
     page_range: str | None = None,
 ) -> Document:
-    """Submit a copy of a file for conversion; return the document that will hold its text.
+    """Submit a copy of a file; return the document that will hold its text, without waiting for the conversion.
 
     Takes options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options
     return the existing document, resumed if it had failed, unless `fresh`. `page_range` is the older name of `pages`.
@@ -233,8 +234,8 @@ def list_documents(
 
 @operation(Scope.READ)
 def next_ids(caller: Caller, which: Filter, after: Key | None, most: int) -> tuple[list[str], Key | None]:
-    """Return the ids of at most `most` matching documents beyond `after`, newest first, and the `after` of the next
-    call; None at the end."""
+    """Return the ids of at most `most` matching documents older than `after` (creation time and id; None: than none),
+    newest first, and the `after` of the next call; None at the end."""
     views = catalog.documents(caller.context, which, limit=most + 1, after=after)
     last = views[most - 1] if len(views) > most else None
     return [view.id for view in views[:most]], (last.created_at, last.id) if last else None
@@ -281,7 +282,8 @@ def page_picture(
 ) -> bytes:
     """Return the picture of a page of the file, at `dpi`, or `width` pixels wide, from the cache or a child process.
 
-    Raises `UserError` without the page or its file, or if it cannot be rendered.
+    Raises `UserError` without the page or its file, or if it cannot be rendered, and `Unwanted` once `wanted` returns
+    False.
     """
     return page_pictures.picture(caller.context, document_id, number, Rendering(dpi, width, encoding), wanted)
 

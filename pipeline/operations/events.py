@@ -75,7 +75,7 @@ class UnknownEvent(UserError):
 
 @operation(Scope.READ)
 def kept(caller: Caller) -> KeptRange:
-    """Return the range of kept events."""
+    """Return the numbers of the first and the last kept event."""
     with caller.context.db.read() as session:
         return KeptRange(outbox.first_seq(session), outbox.last_seq(session))
 
@@ -113,7 +113,8 @@ def one(caller: Caller, seq: int) -> Event:
 
 @operation(Scope.READ)
 def after_if_possible(caller: Caller, seq: int) -> list[Event]:
-    """Like `after`, but empty while the database is unreachable: for callers that retry."""
+    """Return the next events after this number, in order, at most `PORTION`; none while the database is unreachable:
+    for callers that retry."""
     try:
         return after.by(caller, seq)
     except SQLAlchemyError as error:

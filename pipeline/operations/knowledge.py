@@ -92,7 +92,8 @@ counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
 
 @operation(Scope.WRITE, spends=True)
 def add(caller: Caller, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
-    """Add items at the end of the base's line. The answer names the refused sources; the others are added."""
+    """Add items at the end of the base's line, without waiting until they are read. The answer names the refused
+    sources; the others are added."""
     return intake.add(caller.context, base_id, sources, progress)
 
 
@@ -259,7 +260,8 @@ def has_providers() -> bool:
 
 @operation(Scope.WRITE)
 def recover(caller: Caller, base_id: str) -> list[str]:
-    """Launch the base's orphans; return their ids. The sweep does so too, seconds later.
+    """Send the missing messages of the base's orphans, open items that no message and no worker has; return their ids.
+    The sweep does so too, seconds later.
 
     Gives back the claims of dead processes. Like the sweep, it checks presence twice, which takes a moment.
     """

@@ -69,7 +69,7 @@ def sync(
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
 ) -> SyncReport:
-    """Sync the songs with the music library (or `folder`) in this process.
+    """Sync the songs with the music library (or with the files in `folder`) in this process, until that is done.
 
     A server syncs for one caller at a time. Raises `Refused` (409) for other callers.
     """
@@ -94,8 +94,8 @@ class Choices(TypedDict, total=False):
 
 @operation(Scope.WRITE, spends=True)
 def start(caller: Caller, options: StartOptions | None = None, **choices: Unpack[Choices]) -> Run:
-    """Start a run. Takes options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed; keywords
-    win.
+    """Start a run; return it without waiting for its end. Takes options as a `StartOptions`, as keywords, or both:
+    mode, skip_sync, limit, failed; keywords win.
 
     Raises `AlreadyRunning` if a run is active, and `UserError` for options with which it would fail later.
     """

@@ -46,7 +46,8 @@ class Fleet:
 
     @property
     def served(self) -> set[str] | None:
-        """The queues that live workers consume; None if a worker does not report its queues."""
+        """The queues that live workers consume, empty without workers; None (unknown) if a worker does not report its
+        queues."""
         return served(worker.queues for worker in self.workers)
 
 
@@ -113,7 +114,8 @@ def overview(context: Context) -> Overview:
 
 
 def spending(context: Context) -> list[Spending]:
-    """Return the cost of each provider with a spend cap today, by name, with the cap in force."""
+    """Return today's cost of each provider that messages call, by name, with the spend cap in force, which may be 0
+    (none)."""
     values, now = gates.live_values(context), context.db.now()
     return [
         Spending(

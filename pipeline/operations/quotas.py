@@ -46,7 +46,8 @@ class Quotas:
         return self._settings
 
     def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", reason: str = "") -> None:
-        """Take units from a rate. Raises `Refused` (429, with `code`) if it is used up. A rate of 0 means no limit."""
+        """Take units from a rate; negative units give back. Raises `Refused` (429, with `code`) if it is used up. A
+        rate of 0 means no limit, and so does an unreachable Redis."""
         if rate.limit <= 0 or not self._context.online or time.monotonic() < self._not_before:
             return
         try:

@@ -212,8 +212,8 @@ def exclude_also(caller: Caller, apps: Sequence[str] = (), titles: Sequence[str]
 def include_again(
     caller: Caller, apps: Sequence[str] = (), titles: Sequence[str] = (), *, strict: bool = True
 ) -> Exclusions:
-    """Remove patterns from the live exclusions, so that Penstock stores such frames again. `strict` refuses patterns
-    that are not there."""
+    """Remove patterns from the live exclusions, so that Penstock stores such frames again. Raises `UserError` for
+    patterns that are not there, unless `strict` is off."""
     was = service.exclusions(caller.context)
     remaining = (_without(was.apps, apps, strict=strict), _without(was.titles, titles, strict=strict))
     return exclude.by(caller, apps=remaining[0], titles=remaining[1])

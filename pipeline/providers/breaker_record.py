@@ -49,7 +49,8 @@ class BreakerChange:
 
 
 def history(rows: Mapping[str, str], name: str) -> list[BreakerChange]:
-    """Return the latest changes of a breaker, newest first."""
+    """Return the latest changes of a breaker, newest first, at most `REMEMBERED`, from the rows of
+    `system_settings`."""
     changes = json.loads(rows.get(HISTORY + name, "[]"))
     return [
         BreakerChange(_at(at), "open" if until else "closed", reason, _at(until) if until else None)
@@ -74,7 +75,8 @@ def profile_digest(profile: ProviderProfile) -> str:
 
 
 def write(tx: Tx, name: str, until: int, reason: str, profile: str = "") -> None:
-    """Record that a breaker opened until `until` (epoch ms), or with 0 that it closed."""
+    """Record that a breaker opened until `until` (epoch ms), or with 0 that it closed; add that to its history.
+    `profile`: the `profile_digest` of the settings with which it opened; empty if a person opened it."""
     live.bump(tx)  # locks out other writers: their next read includes this record
     newest = tx.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
     rows = live.stored(tx)

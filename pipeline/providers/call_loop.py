@@ -54,8 +54,8 @@ def is_running(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def drop(loop: asyncio.AbstractEventLoop, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Close resources of `loop` soon; keep a parent process's resources open, since closing would disturb the
-    parent."""
+    """Let `loop` run `close` soon, without waiting for it. In a forked child, whose parent owns the loop, keep the
+    resources open, since closing would disturb the parent."""
     if is_running(loop):
         asyncio.run_coroutine_threadsafe(close(), loop)
     else:

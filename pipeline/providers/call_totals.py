@@ -83,7 +83,8 @@ def advance(context: Context) -> int:
 
 
 def remove(context: Context, ids: Sequence[int], still: ColumnElement[bool]) -> int:
-    """Delete these calls if they match `still`, adding those missing from the totals; return how many."""
+    """Delete the calls with these ids that match `still`, after adding to the totals all of them that are not counted
+    yet. Return how many it deleted."""
 
     def act(tx: Tx) -> int:
         counted, next_to, _ = _locked(tx)

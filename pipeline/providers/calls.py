@@ -83,7 +83,7 @@ class CallFilter:
     """Exclusive."""
 
     def condition(self) -> ColumnElement[bool]:
-        """Return the filter as SQL."""
+        """Return the filter as a condition on the table of calls."""
         named = ("flow", "scope_id", "provider", "model", "capability")
         conditions = [CALLS.c[name] == value for name in named if (value := getattr(self, name))]
         if self.status:
@@ -207,7 +207,7 @@ class CallSeries:
 def calls(
     context: Context, which: CallFilter = CallFilter(), *, limit: int = 50, after: tuple[datetime, int] | None = None
 ) -> list[CallView]:
-    """Return calls, newest first. `after`: start beyond the call with this time and id."""
+    """Return calls, newest first. `after`: only calls older than the one with this time and id."""
     created_at, key = CALLS.c.created_at, CALLS.c.id
     query = select(CALLS).where(which.condition()).order_by(created_at.desc(), key.desc()).limit(limit)
     if after is not None:
@@ -292,7 +292,8 @@ def summary(context: Context, which: CallFilter = CallFilter(), by: By = By.PROV
 
 
 def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, float]:
-    """Return the cost of the calls on record by document, run or item; leave out ids without calls."""
+    """Return the summed cost of the calls on record of each of these documents, runs or items of a flow; leave out ids
+    without calls."""
     which = (CALLS.c.flow == flow, CALLS.c.scope_id.in_(scope_ids))
     query = select(CALLS.c.scope_id, func.sum(CALLS.c.cost)).where(*which).group_by(CALLS.c.scope_id)
     with context.db.read() as session:
@@ -315,7 +316,7 @@ def _group(context: Context, by: By | None) -> ColumnElement[str]:
 
 
 def moment_of(context: Context, by: By) -> ColumnElement[str]:
-    """Return the day or hour of a call, as `By` writes it."""
+    """Return the SQL expression for the day or hour, in UTC, at which a call began, as `By` writes it."""
     if context.db.is_sqlite:
         return func.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z", CALLS.c.created_at)
     written = "YYYY-MM-DD" if by is By.DAY else 'YYYY-MM-DD"T"HH24:00"Z"'

@@ -64,7 +64,8 @@ def breaker(context: Context, name: str) -> Breaker:
 
 
 def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall | None:
-    """Return the guarded call of a message admitted as `holder`; None if the queue has no gate."""
+    """Return an object with which a message that was admitted as `holder` makes its calls, none yet; None if the queue
+    has no gate."""
     queue = context.gates.queues.get(queue_name)
     if queue is None:
         return None
@@ -83,7 +84,7 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
 
 
 def _answers(settings: Settings, provider: str) -> bool:
-    """Whether the provider answers a request that costs nothing."""
+    """Whether the provider answers a request that is free of charge now. False for nodes, which it does not ask."""
     if settings.providers[provider].kind == "nodes":
         return False
     try:
@@ -137,7 +138,8 @@ def close_after_changes(context: Context) -> None:
 
 
 def sync(context: Context) -> bool:
-    """Correct Redis if the database differs; return whether it did. Raises `RedisError`.
+    """Write limits, pauses and breakers from the database into Redis, unless its newest version is there already;
+    return whether it did. Raises `RedisError`.
 
     The configuration carries the version of the rows, and an older version never overwrites a newer one.
     """

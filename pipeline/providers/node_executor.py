@@ -82,6 +82,7 @@ class ProviderExecutor:
         partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
     ) -> tuple[dict[str, Any], Parts]:
         """Execute one job, and return its result with its attachments, as docs/reference/node-protocol.md specifies.
+        Never calls `partial`.
 
         Raises `UnitError`: `MODEL_NOT_AVAILABLE` for faults of this node, where another may succeed.
         """

@@ -156,7 +156,8 @@ class Nodes:
         return f"reached in {_ms_since(started)} ms: a session with instance {instance} of the gateway"
 
     def close(self) -> None:
-        """Close this process's session; current calls fail, later calls open a new session."""
+        """Close this process's session, which other providers with the same gateway and token share; current calls
+        fail, later calls open a new session."""
 
         async def close(session: Session) -> None:
             await session.close()

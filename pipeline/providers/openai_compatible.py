@@ -77,8 +77,8 @@ class OpenAICompatible:
         system: str = "",
         json_schema: dict[str, object] | None = None,
     ) -> Answer:
-        """Answer `prompt` about `images`, at least one, all of one of `MEDIA_TYPES`; `json_schema` as for `complete`.
-        Raises `UnitError`."""
+        """Answer `prompt` about `images`, at least one, all of one of `MEDIA_TYPES`. Some services ignore
+        `json_schema`, so check the answer. Raises `UnitError`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")
         urls = (f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}" for image in images)

@@ -124,9 +124,11 @@ class PageConverter(Protocol):
     paid: bool
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """Return facts about the document for the conversion of single pages, to pass to `open`; empty if none.
+        """Return a profile of these pages of the document, which `open` takes to convert single pages; empty if it
+        needs none.
 
-        Calls `tick` now and then, which may raise to stop it. Raises `UnitError` if `source` cannot be read."""
+        Calls `tick` now and then, which may raise to stop it. Raises `UnitError` if `source` cannot be read.
+        """
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:
         """Return a reader over `source` for use in this thread. Raises `UnitError` if it cannot be read."""

@@ -22,14 +22,15 @@ def pause(context: Context, queue: str, seconds: float | None = None, reason: st
 
 
 def resume(context: Context, queue: str) -> None:
-    """End an operator's pause, but not a breaker's."""
+    """End an operator's pause, if there is one, but not a breaker's. Raises `UserError` for an unknown queue."""
     context.gates.require(queue)
     context.db.run(lambda tx: live.drop(tx, f"pause.{queue}"))
     _apply_if_online(context, queue)
 
 
 def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str = "by hand") -> float:
-    """Open a breaker for `seconds`, 0 for its cool-down; return the seconds left. Raises `UserError`."""
+    """Open a breaker for `seconds`, 0 for its cool-down; never shorten an opening. Return the seconds left. Raises
+    `UserError` for an unknown one."""
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
     gates.remember_breaker(context, name, breaker.inspect())
@@ -38,7 +39,7 @@ def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str 
 
 
 def close_breaker(context: Context, name: str) -> None:
-    """Close a breaker and end its timer. Raises `UserError`."""
+    """Close a breaker now, before its time is over. Raises `UserError` for an unknown one."""
     breaker = gates.require_breaker(context, name)
     # The database first: a worker that starts in between would reopen it.
     gates.remember_breaker(context, name, None, "by hand")

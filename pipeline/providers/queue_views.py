@@ -125,7 +125,8 @@ def breaker_history(context: Context, name: str) -> list[BreakerChange]:
 
 
 def holdup(view: QueueView, now: datetime) -> Holdup | None:
-    """Return why this queue admits no messages; None if it admits some, or has no gate."""
+    """Return why this queue admits no messages; None if it admits some, or has no gate. `now`: the time of the view,
+    from which `until` counts."""
     words = {
         "operator": "paused by an operator" + (f": “{view.reason}”" if view.reason else ""),
         "spend": f"{view.provider} has reached its spend cap: {view.reason}",
@@ -148,7 +149,7 @@ def holdup(view: QueueView, now: datetime) -> Holdup | None:
 
 
 def unserved(context: Context, queue: str) -> str:
-    """Return a sentence for a queue without workers, with the command that starts one."""
+    """Return the sentence that no worker takes this queue, with the command that starts one. Checks nothing."""
     role = "ai" if queue in context.gates.queues else queue
     return f"no worker takes {queue}: start one with `penstock worker --role {role}`"
 

@@ -81,7 +81,8 @@ def model_name(settings: Settings, provider: str, model: str = "") -> str:
 
 
 def cuts_pictures(settings: Settings, provider: str) -> bool:
-    """Whether its page converter can save the pictures on pages as files."""
+    """Whether the provider's page converter can save the pictures on pages as files. Raises `UserError` for an unknown
+    one."""
     return provider == LOCAL or _profile(settings, provider).kind == "nodes"
 
 
@@ -166,7 +167,8 @@ def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible
 
 
 def _identity(settings: Settings, provider: str, model: str) -> tuple[str, ...]:
-    """Return all facts that an instance depends on; the key as a hash, so that dumps of the cache hide it."""
+    """Return the key under which to keep an instance: provider, model, profile, and its API key as a hash, so that
+    dumps of the cache hide that."""
     profile = _profile(settings, provider)
     secret = hashlib.sha256(profile.api_key.get_secret_value().encode()).hexdigest()
     return provider, model or profile.model, profile.model_dump_json(), secret

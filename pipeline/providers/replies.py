@@ -87,7 +87,7 @@ def as_model(model: type[Model], data: object) -> Model:
 
 
 def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
-    """Return the items that have the shape of `model`, in order; leave out the others."""
+    """Return those of the items that have the shape of `model`, as such models, in order; leave out the others."""
     models = []
     for item in items:
         try:
@@ -98,7 +98,8 @@ def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
 
 
 def lists_in(text: str, names: Iterable[str]) -> Mapping[str, list[object]]:
-    """Return the lists of these names at the top of a reply; of invalid JSON, the items before it breaks off."""
+    """Return the list of each of these names at the top of a reply, empty if it is missing; of invalid JSON, the items
+    before it breaks off."""
     names = list(names)
     try:
         data = as_json(text)

@@ -16,7 +16,8 @@ _LONGEST_PREPARED = timedelta(seconds=10)
 
 
 def on_record(context: Context, queues: Iterable[str], within_s: float) -> Usage:
-    """Return the usage of these queues in the last `within_s` seconds, in requests and tokens."""
+    """Return the usage of these queues in the last `within_s` seconds, in requests and in tokens: (age in ms, amount)
+    pairs, in steps of time, the latest first."""
     now = context.db.now()
     oldest = now - timedelta(seconds=within_s * 1.01)
     query = select(AiCall.created_at, AiCall.latency_ms, AiCall.input_tokens + AiCall.output_tokens).where(

@@ -173,7 +173,7 @@ def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecor
 
 
 def newest_calls(queue: str, limit: int) -> Select[int, str, datetime, int]:
-    """Select the last calls of a queue: id, status, start, duration in ms."""
+    """Return the query for the last `limit` calls of a queue, newest first: id, status, start, duration in ms."""
     columns = select(AiCall.id, AiCall.status, AiCall.created_at, AiCall.latency_ms)
     return columns.where(AiCall.queue == queue).order_by(AiCall.created_at.desc()).limit(limit)
 

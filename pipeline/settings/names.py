@@ -68,7 +68,7 @@ class Speller:
         return f"; did you mean {PREFIX}{near[0]}{rest}?" if near else ""
 
     def _beside(self, path: Sequence[str]) -> list[str]:
-        """Return the valid names at the place of this one."""
+        """Return the names that are valid in place of the last one of this path."""
         model: Any = self._model
         for part in path[:-1]:
             model = _below(model, part)

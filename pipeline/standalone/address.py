@@ -33,7 +33,7 @@ def api_address(api: ApiSettings) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Whether `host` is a loopback address or `localhost`: only this machine can reach a server that listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -68,7 +68,8 @@ def address_in_use(settings: Settings, server: str) -> str:
 
 
 def check_free(host: str, port: int, setting: str, option: str) -> None:
-    """Raise `UserError` if another process listens on this port and does not free it within `_ENDING_S`."""
+    """Raise `UserError` if another process listens on this port and does not free it within `_ENDING_S`. Its message
+    advises to change `setting` or to give `option`."""
     until = time.monotonic() + _ENDING_S
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:

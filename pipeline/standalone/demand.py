@@ -24,7 +24,7 @@ class Demand:
         """The length of the log file before the supervisor wrote to it."""
 
     def start(self) -> None:
-        """Start a supervisor. If another one already runs, the new one exits."""
+        """Start a supervisor without waiting for it. If another one already runs, the new one exits."""
         with log_file(self.settings).open("ab") as log:
             self.log_start = log.tell()
             self.supervisor = subprocess.Popen(  # noqa: S603  # our own program

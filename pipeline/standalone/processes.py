@@ -41,7 +41,8 @@ class Child:
         self.started_at = now
 
     def tend(self, now: float) -> None:
-        """Start the child if it is down, after longer and longer waits if it keeps dying soon."""
+        """Start the child if it is down and its wait is over, which lengthens while it keeps dying soon. Never waits:
+        call it again and again. `now`: monotonic time."""
         if self.process is not None:
             code = self.process.poll()
             if code is None:
@@ -66,7 +67,7 @@ class Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget an ended process."""
+        """Forget an ended process, so that `tend` starts another."""
         if self.process is not None:
             self.process.close()
         self.process = None

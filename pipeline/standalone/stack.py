@@ -86,7 +86,8 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings, demanded: Demand | None = None) -> Iterator[Stack]:
-    """Keep the stack up during the block, which starts once it is up: with `demanded`, or a new demand.
+    """Keep the stack up during the block, which starts once it is up. `demanded`: a demand that the caller already
+    holds; None: make one.
 
     With the user's own Redis, start nothing; raises `RedisError` if it is unreachable. Raises `UserError` if the stack
     cannot start.

@@ -58,7 +58,7 @@ def read_info(settings: Settings) -> StackInfo | None:
 
 
 def ask_for_restart(settings: Settings) -> bool:
-    """Ask the supervisor to restart its workers and servers with the current settings.
+    """Ask the supervisor to restart its workers and servers with the current settings; return without waiting for that.
 
     Returns False without a supervisor: restart the workers by the command that started them.
     """

@@ -55,8 +55,8 @@ find, revoke = _KEYS.find, _KEYS.revoke
 
 
 def create(context: Context, name: str, scope: Scope, lasts: timedelta | None = None) -> tuple[str, KeyView]:
-    """Create a key; return (its secret, the key). No later call returns the secret. Raises `UserError` if a usable key
-    has the name."""
+    """Create a key that is valid for `lasts`, or if None until it is revoked; return (its secret, the key). No later
+    call returns the secret. Raises `UserError` if a usable key has the name."""
     return _KEYS.create(context, name, lasts, scope=scope)
 
 

@@ -83,7 +83,8 @@ class Credentials(Generic[View]):
     """Names identify callers in lists and logs, so two usable credentials need different names."""
 
     def create(self, context: Context, name: str, lasts: timedelta | None = None, **more: Any) -> tuple[str, View]:
-        """Create a credential; return (secret, credential). No later call returns the secret. `more`: further columns.
+        """Create a credential that is valid for `lasts`, or if None until it is revoked; return (secret, credential).
+        No later call returns the secret. `more`: further columns.
 
         If names are unique, raises `UserError` if a usable credential has the name.
         """
@@ -160,8 +161,8 @@ class Credentials(Generic[View]):
         return any(credential.usable(now) for credential in self.all(context))
 
     def find(self, context: Context, name_or_id: str) -> View:
-        """Return a credential by its id, by its name unless it is revoked, or by the start of its id. Raises
-        `UserError` for no match or several."""
+        """Return a credential by its id; else by its name, unless it is revoked; else by the start of its id, at least
+        `LEAST_BESIDE_NAMES` characters. Raises `UserError` for no match or several."""
         known = self.all(context)
         matches = [view for view in known if view.id == name_or_id]
         matches = matches or [view for view in known if view.name == name_or_id and view.revoked_at is None]
@@ -175,7 +176,8 @@ class Credentials(Generic[View]):
         return matches[0]
 
     def revoke(self, context: Context, name_or_id: str) -> View:
-        """Revoke a credential at once, given as for `find`, and return it. Harmless if it was revoked before."""
+        """Revoke a credential at once, given by its id, its name or the start of its id, and return it. Harmless if it
+        was revoked before."""
         match = self.find(context, name_or_id)
         ended = update(self.table).where(self.table.c.id == match.id, self.table.c.revoked_at.is_(None))
         context.db.run(lambda tx: tx.execute(ended.values(revoked_at=tx.now)))

@@ -63,7 +63,8 @@ class Text:
 
 
 def terms(words: str, most: int = 10_000) -> list[str]:
-    """Return the terms of a text, in order."""
+    """Return the terms under which a text is indexed, in order, at most `most`: words without case and accents; of CJK,
+    each pair of characters."""
     result: list[str] = []
     for match in _TERM.finditer(plain(_folded(words))):
         run = match.group()
@@ -81,7 +82,8 @@ def _folded(words: str) -> str:
 
 
 def looser(words: str) -> list[str]:
-    """Return queries to try with `any_word`, one after the other, while a question's words find too little.
+    """Return queries, perhaps none, to try with `any_word`, one after the other, while a question's words find too
+    little.
 
     First its longest words, which say most; then pairs of CJK characters, for text without spaces.
     """
@@ -224,10 +226,11 @@ class FullText:
         only: Select[int] | None = None,
         any_word: bool = False,
     ) -> list[int]:
-        """Return the ids of items with all words (or any), best first. `app`: only items of apps whose names have these
-        words side by side.
+        """Return the ids of items with all words (or any), best first; none for a text without words. `since`: only
+        items of that time or later. `app`: only items of apps whose names have these words side by side.
 
-        `scopes`: search only items of these, in one ranking. `only`: search only items that this selects.
+        `scopes`: search only items of these, in one ranking; an empty one finds none. `only`: search only items that
+        this selects.
         """
         sqlite = _is_sqlite(session)
         query_words = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
@@ -278,7 +281,8 @@ class FullText:
         app: str = "",
         among: Sequence[int] | None = None,
     ) -> list[int]:
-        """Return the ids of up to `limit` items of this app since then, unordered; `among`: search only these."""
+        """Return the ids of up to `limit` items of this app (empty: any) since then (None: ever), unordered; `among`:
+        search only these."""
         sqlite = _is_sqlite(session)
         values: dict[str, Any] = {"limit": limit}
         conditions = []

@@ -76,8 +76,8 @@ class KeyClaim:
 
 
 def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timedelta) -> KeyClaim | Answer:
-    """Claim the request, or return its earlier answer. Raises `AnotherRequest`, and `StillRunning` during `RUNNING_S`
-    after another claim. `keep`: how long to keep the answer."""
+    """Claim the request, or return its earlier answer. Raises `AnotherRequest` if its key came with another
+    `fingerprint`, and `StillRunning` during `RUNNING_S` after another claim. `keep`: how long to keep the answer."""
     claim_id, now = uuid4().hex, context.db.now()
     running = {"claim_id": claim_id, "running_until": now + timedelta(seconds=RUNNING_S)}
     fresh = {"fingerprint": fingerprint, **running, "created_at": now, "expires_at": now + keep}

@@ -93,12 +93,12 @@ class Pair:
 
 
 def mark(settings: Settings) -> Path:
-    """Return the path of the file in the data folder that carries the id."""
+    """Return the path of the file in the data folder that carries the installation's id."""
     return settings.data_dir / "installation"
 
 
 def read_pair(db: Database, settings: Settings) -> Pair:
-    """Read both ids, without writing."""
+    """Read the ids of the database and of the data folder, without writing."""
     with db.read() as session:
         row = session.execute(select(INSTALLATION.c.id, INSTALLATION.c.bound)).one_or_none()
     folder = _read(mark(settings))

@@ -35,7 +35,7 @@ _STAGE_QUEUES: Mapping[Stage, str] = {Stage.SPLIT: CPU, Stage.MERGE: CONTROL}
 
 
 def _messages(context: Context, document_ids: Sequence[str]) -> Iterator[Messages]:
-    """Yield the rest of each document's canvas, from the stage that its row waits for."""
+    """Yield the messages that each document needs from the stage for which its row waits."""
     for due in plan.stages(context, document_ids):
         if due.stage is Stage.CONVERT:
             yield from (_lanes(context.settings, due.document_id, *lanes) for lanes in due.lanes.items())

@@ -31,7 +31,8 @@ from tasks.presence import holder_of
 
 
 def _messages(context: Context, run_ids: Sequence[str]) -> Iterator[Messages]:
-    """Yield the messages that the runs' rows need: for their own stages, and the rest of their batches' chains."""
+    """Yield the messages that the runs' rows need: for their own stages, and for the remaining steps of their
+    batches."""
     for run_id in run_ids:
         due = plan.plan(context, run_id)
         if due.sync or due.enqueue:
@@ -63,7 +64,7 @@ TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 
 
 def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Signature:
-    """The rest of a batch's chain, from its step on. Rules: docs/sources/music.md#steps."""
+    """The messages of a batch from its step on. Rules: docs/sources/music.md#steps."""
     tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
     wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]
@@ -73,8 +74,8 @@ def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Si
 
 
 def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None]:
-    """Hold the place of a run's own stages during the block; see `at_work`. A sync may outlast its place: its claim
-    protects it."""
+    """Hold the place of a run's own stages during the block; yield None if another live message has it. A sync may
+    outlast its place: its claim protects it."""
     context = get_context()
     return at_work(task, Place(_run_scope(run_id), CONTROL), SYNC_WORK.lease_s(context.settings))
 

@@ -110,7 +110,7 @@ def _merging(queue: str, numbers: Sequence[int]) -> Signature:
 
 @app.task(name="screenshots.tick", ignore_result=True)
 def tick() -> None:
-    """Beat's task: ask a worker with a display for captures. Two beats ask once."""
+    """Beat's task: ask a worker with a display for captures, once in each interval, however many beats run."""
     context = get_context()
     if take_tick(context, "capture", context.settings.screenshots.capture_interval_s):
         TASKS.launch(Scope.CAPTURES)
@@ -134,8 +134,8 @@ def capture(self: Any) -> list[str]:
 @app.task(bind=True, name="screenshots.batch", ignore_result=True)
 @once
 def batch(self: Any, sources: str | list[str], flush: bool = False) -> str:
-    """Put the frames of a source, or of the sources that `capture` returns, into batches: full ones, and the rest
-    once it has waited long enough, or if `flush`."""
+    """Put the frames of a source, or of the sources that `capture` returns, into batches: full ones, and the remaining
+    frames once they have waited long enough, or if `flush`."""
     batched = 0
     for source in [sources] if isinstance(sources, str) else sources:
         with at_work(self, Place(_buffer(source, flush=flush), CONTROL)) as place:

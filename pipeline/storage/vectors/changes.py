@@ -20,7 +20,8 @@ UNSTAMPED = 0
 
 
 def note(session: Session, kind: str, *, removed: bool = False) -> None:
-    """Note that this transaction changed vectors of this kind, or with `removed` deleted some."""
+    """Note that this transaction changed vectors of this kind, or with `removed` deleted some: its commit raises the
+    kind's version."""
     changed = session.info.setdefault(_CHANGED, {})
     changed[kind] = changed.get(kind, False) or removed
 

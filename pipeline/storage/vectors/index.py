@@ -58,7 +58,8 @@ class Index:
         return self.ids.nbytes + self.words.nbytes + 2 * self.recent.nbytes + _OVERHEAD
 
     def as_of(self, version: int) -> "Index | None":
-        """Return the index for an older transaction, with later changes doubtful. None: too many changes."""
+        """Return the index for a transaction that sees an older `version`: items that changed later are doubtful. None
+        if the index no longer knows all later changes."""
         if version == self.version:
             return self
         if not self.since <= version < self.version:
@@ -66,7 +67,8 @@ class Index:
         return replace(self, doubtful=self.recent[self.recent_versions > version])
 
     def changed(self, version: int, read_at: float, changed: Ids, ids: Ids, words: Words) -> "Index":
-        """Return the next index; of the items `changed`, `ids` with `words` are those now in this collection."""
+        """Return the index of `version`: the items `changed` leave it; `ids`, with their codes `words`, enter it, since
+        they are in this collection now."""
         recent = np.concatenate([self.recent, changed])
         versions = np.concatenate([self.recent_versions, np.full(len(changed), version)])
         since = self.since

@@ -48,8 +48,8 @@ def search(
     without: int | None = None,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """Return the items most like `vector`, best first. `without`: leave out this item. `among`: search only these. Sees
-    this transaction's writes.
+    """Return the items most like `vector`, best first; none for a vector of zeros. `without`: leave out this item.
+    `among`: search only these. Sees this transaction's writes.
 
     Scores are exact. In a large collection, a search may miss one of the best items; it misses fewer than one in 100.
     """
@@ -68,8 +68,8 @@ def search_many(
     *,
     among: Sequence[int] | None = None,
 ) -> list[Hit]:
-    """Return the items of several kinds most like `vector`, best first, in as many statements as one kind needs.
-    Otherwise like `search`."""
+    """Return the items of several kinds most like `vector`, best first, in as many statements as one kind needs; none
+    for a vector of zeros. `among`: search only items with these ids, of each kind. Sees this transaction's writes."""
     wanted = np.asarray(vector, dtype=np.float32)
     norm = float(np.linalg.norm(wanted))
     if limit < 1 or not 0 < norm < np.inf or not kinds:

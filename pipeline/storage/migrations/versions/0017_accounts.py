@@ -76,7 +76,8 @@ work.add(
 
 
 def number(key: str, numbered: str) -> None:
-    """Change how SQLite declares the tables' keys. Their rows stay where they are: only the declaration is written.
+    """Change how SQLite declares the tables' keys: `PRIMARY KEY (key)` becomes `PRIMARY KEY (numbered)`. Their rows
+    stay where they are: only the declaration is written.
 
     Making the tables anew would delete what refers to them, and copy whatever they hold.
     """
