@@ -7,7 +7,7 @@ from pipeline.standalone import server
 
 
 def main(_: Sequence[str] = ()) -> None:
-    """Serve until the supervisor ends it."""
+    """Serve the API until the supervisor ends this process."""
     server.run(
         "api",
         lambda context: listen(context, context.settings.api.host, context.settings.api.port),

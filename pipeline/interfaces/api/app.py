@@ -49,7 +49,8 @@ for it. The server acts once on a POST with an `Idempotency-Key`, however often 
 def create_app(context: Context | None = None, host: str | None = None) -> FastAPI:
     """Return the application of the APIs, the console and MCP on this context (default: the process's own).
 
-    `host`: the address of the server; beyond loopback, requests need keys.
+    `host`: the address on which the server listens (default: that of the settings); beyond loopback, requests need
+    keys.
     """
     context = context or get_context()
     settings = context.settings.api

@@ -61,7 +61,11 @@ def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
 
 
 def serve(context: Context, host: str, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGINT or SIGTERM; then let those under way end."""
+    """Answer requests until SIGINT or SIGTERM; then requests under way have `GRACE_S` seconds to end.
+
+    `host`: the address of `listening`; beyond loopback, requests need keys. `ready`: called just before the server
+    accepts connections.
+    """
     app = create_app(context, host)
     served = config(app, context.settings.api)
     log.info("api.listening", url=url(context, listening), process=os.getpid())

@@ -200,7 +200,7 @@ def _cost(cost: float) -> str:
 
 
 def _none() -> str:
-    """A sentence that says why the list is empty."""
+    """A sentence for an empty list: no call is on record, or none matches the filter, with the providers on record."""
     from pipeline.operations.calls import stats
 
     known = stats()

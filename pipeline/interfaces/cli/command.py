@@ -69,7 +69,8 @@ def all_settings() -> "Settings":
 
 
 def ready() -> "Settings":
-    """The settings, after migrating the embedded database. Raises `UserError` if another database needs migrating."""
+    """The settings, after migrating the embedded database. Raises `UserError` if the user's own database needs
+    `penstock migrate`."""
     from pipeline.standalone.stack import migrate_embedded
 
     settings = all_settings()
@@ -86,7 +87,8 @@ def ready_context() -> "Context":
 
 
 def warn_if_no_stack() -> None:
-    """Say how to start a stack, if none runs that would do the work just submitted."""
+    """If the embedded Redis is down, print that no stack runs and how to start one. Prints nothing with the user's own
+    Redis, even without workers."""
     from pipeline.interfaces.cli.output import err
     from pipeline.process import get_context
 

@@ -165,13 +165,14 @@ def _printable_errors() -> Iterator[None]:
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add all commands to the program, with the help that the program's own help shows."""
+    """Add an empty command with its line of help for each of `COMMANDS`, for the program's own help. `Commands` imports
+    the real one when the user names it."""
     for name, (_, line) in COMMANDS.items():
         app.command(name, help=line)(lambda: None)
 
 
 def _command(name: str) -> Any:
-    """Import a command, and return it for click with its options and subcommands."""
+    """Import a command, and return it for click, with its options and subcommands."""
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(import_module(f"pipeline.interfaces.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)

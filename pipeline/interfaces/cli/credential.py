@@ -18,7 +18,8 @@ _LONGEST_S = 100 * 366 * 86_400
 
 
 def checked_name(name: str, noun: str) -> str:
-    """The name to store. Raises `UserError` for a name that lists cannot show."""
+    """The name without blanks around it. Raises `UserError` unless it has 1 to 100 printable characters. `noun`: the
+    kind of the credential, for the message."""
     from pipeline.engine.control_characters import printable
     from pipeline.engine.errors import UserError
 
@@ -28,7 +29,8 @@ def checked_name(name: str, noun: str) -> str:
 
 
 def life_days(expires: str, noun: str) -> float | None:
-    """Days until the credential expires; None: never. Raises `UserError`."""
+    """Days until the credential expires, from a duration such as `90d`; None for an empty text: never. Raises
+    `UserError` for other texts and for more than 100 years."""
     from pipeline.engine.errors import UserError
 
     seconds = duration_s(expires) or 0

@@ -41,7 +41,7 @@ def sync(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read all songs from the music library, at no cost. Penstock flags missing songs, and never deletes one."""
+    """Read all songs from the music library. This calls no provider, flags missing songs, and deletes none."""
     from rich import progress as bars
 
     from pipeline.operations import music
@@ -106,7 +106,8 @@ def start(
 
 
 def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
-    """Show a run's progress until it has ended, and keep the stack up; return its final status."""
+    """Show the run's progress until it has ended or another run is active, and keep the stack up; return the pipeline's
+    status then."""
     from pipeline.operations import music
 
     interrupted = (
@@ -138,7 +139,7 @@ def _bar(snapshot: "MusicStatus") -> "Bar":
 
 
 def _print_end(snapshot: "MusicStatus") -> None:
-    """Report how a run ended, and exit: 0 done, 1 failed or stopped, 3 some songs failed."""
+    """Report how a run ended, and exit with 1 if it failed or was stopped, with 3 if some songs failed; else return."""
     run = snapshot.run
     if run is not None and run.outcome in {"failed", "stopped"}:
         how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."
@@ -308,7 +309,8 @@ def search(
 
 
 def _notes(result: "SearchResult", *, has_provider: bool) -> Iterator[str]:
-    """The limits of a search, as sentences."""
+    """Yield what the search could not do, as sentences: search by mood without descriptions, by meaning without
+    vectors, or find all the words in one song."""
     if result.songs and not result.searched:
         how = "`penstock music start`" if has_provider else "`penstock music start` says what it takes"
         yield f"By names, albums, genres and years alone, not by mood: no song is described yet ({how})."

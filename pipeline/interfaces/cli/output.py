@@ -67,7 +67,8 @@ def marked(text: str) -> Text:
 
 
 def _after(before: str, text: str) -> str:
-    """The printable form of `text` after `before`, whose end decides about a joiner at the beginning."""
+    """Return `text` with control characters as escapes. `before`: the text printed before it, because a joiner at the
+    start of `text` stays only after certain letters."""
     last = before[-1:]
     return printable(last + text)[len(last) :]
 
@@ -113,7 +114,7 @@ def print_text(text: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask the user, and end the command unless they agree."""
+    """Ask the user on standard error; unless they agree, end the command with exit code 1."""
     typer.confirm(printable_line(question), abort=True, err=True)
 
 
@@ -143,7 +144,7 @@ class Table:
             out.print(line, soft_wrap=True)
 
     def _fitted(self, room: int) -> dict[int, int]:
-        """The columns to show, by their index, and their widths."""
+        """The columns to show on a terminal of `room` characters, as a dict of their indexes and widths."""
         last = len(self._marks) - 1
         natural = [max(row[index].cell_len for row in self._rows) for index in range(last + 1)]
         gives = {index for index, mark in enumerate(self._marks) if "~" in mark}
@@ -161,7 +162,8 @@ class Table:
 def print_list(
     items: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
 ) -> None:
-    """Print `items` as JSON, or as a table with a `row` (markup) for each. `none`: the sentence for an empty list."""
+    """Print `items` as JSON, or as a table with a `row` (markup) for each. `none`: the sentence that replaces an empty
+    table, on standard error."""
     if as_json:
         print_json(items)
     elif not items:

@@ -17,7 +17,7 @@ class Pace:
     _changes: deque[tuple[float, int]] = field(default_factory=deque)
 
     def see(self, done: int, now_s: float) -> None:
-        """Record the units done by now."""
+        """Record the number of units done by now. A smaller number than before starts the pace anew."""
         if self._changes and done < self._changes[-1][1]:
             self._changes.clear()  # it started over
         if not self._changes or done > self._changes[-1][1]:
@@ -26,7 +26,7 @@ class Pace:
             self._changes.popleft()
 
     def per_s(self, now_s: float) -> float:
-        """Units a second; 0 while unknown."""
+        """Units a second in about the last minute; 0 while unknown."""
         if len(self._changes) < 2 or now_s - self._changes[0][0] < _SOON_S:
             return 0.0
         (began_s, before), (_, done) = self._changes[0], self._changes[-1]

@@ -65,7 +65,8 @@ class Progress:
     def __init__(
         self, stack: "Stack", *, interrupted: str, quiet: bool = False, patience_s: float = PATIENCE_S
     ) -> None:
-        """`interrupted`: the sentence after Ctrl-C. `quiet`: show only that."""
+        """`interrupted`: the sentence after Ctrl-C. `quiet`: show only that. `patience_s`: the seconds without progress
+        after which `keep` says why work waits."""
         self._stack = stack
         self._interrupted = interrupted
         self._quiet = quiet
@@ -95,7 +96,7 @@ class Progress:
             err.print(("\n" if self._on_terminal else "") + self._interrupted, soft_wrap=True)
 
     def show(self, key: str, bar: Bar) -> None:
-        """Show or update the bar of `key`, in order of appearance; does nothing without room for another bar."""
+        """Show or update the bar of `key`; a new one comes last. Without room for another bar, shows nothing."""
         _, pace = self._known.get(key, (bar, Pace()))
         self._known[key] = bar, pace
         if bar.total is not None:  # else units done earlier may still appear, and distort the pace
@@ -137,7 +138,7 @@ class Progress:
             self.note(line)
 
     def note(self, sentence: str) -> None:
-        """Print a sentence (markup) above the bars."""
+        """Print a sentence (markup) above the bars, unless `quiet`."""
         if not self._quiet:
             err.print(sentence, soft_wrap=True)
 
@@ -160,7 +161,8 @@ class Progress:
         return cast("State", self.state)
 
     def keep(self, reasons: Callable[[], Iterable[str]] = tuple) -> None:
-        """Keep the stack up; after a while without progress, print its faults and the `reasons` why work waits."""
+        """Restart a dead stack; after `patience_s` without progress, print its faults and the `reasons` why work waits,
+        each once."""
         if time.monotonic() - self._moved_at >= self._patience_s:
             for sentence in (self._stack.trouble(), *reasons()):
                 self.note_once(sentence)
@@ -175,7 +177,7 @@ class Progress:
 
 
 def _widths(width: int) -> tuple[int, int]:
-    """The widths of names and of bars on a terminal; 0: no bars."""
+    """The widths of names and of bars on a terminal of `width` characters; a bar's width of 0: no bars."""
     if width < _WIDE:
         return max(10, width - 32), 0
     room = width - 42

@@ -60,7 +60,8 @@ class Record:
 
 
 def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -> list[Path]:
-    """Results in and below a folder whose source files, below `sources`, no longer exist; leaves out `known` ones."""
+    """Results in and below a folder whose source files, below `sources`, no longer exist; leaves out those that share a
+    manifest with a result in `known`."""
     roots, at_hand = [source.resolve() for source in sources], {manifest_path(path) for path in known}
     manifests = sorted(
         path
@@ -122,9 +123,10 @@ def _pictures_beside(path: Path) -> Path:
 
 
 def text_of(document: "Document", form: Format, pictures: str = "") -> str:
-    """The result as one text; `pictures`: the folder for its links, if any.
+    """The result as one text. `pictures`: the folder to which links in Markdown lead; empty leaves them unchanged.
 
-    Raises `UserError` while the document has no result."""
+    Raises `UserError` while the document has no result.
+    """
     text = document.read_text()
     if form is not Format.MD:
         content = document.layout() if form is Format.JSON else document.docling()
@@ -133,9 +135,10 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
 
 
 def write(document: "Document", path: Path, form: Format, origin: Origin | None = None) -> None:
-    """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it. Raises `OSError`.
+    """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it, over files of these
+    names. Raises `OSError`.
 
-    `origin`: its source and options, which `Record.of` reads later.
+    `origin`: its source and options, which `Record.of` reads later; None records nothing.
     """
     folder, beside = _pictures(document, form), _pictures_beside(path)
     pictures = _read(manifest_path(path)).get(_PICTURES)
@@ -173,7 +176,7 @@ def sha256(path: Path) -> str:
 
 
 def _records(path: Path) -> dict[str, Any]:
-    """The records of the other results that share the manifest of the one at `path`."""
+    """The records of the other results that share the manifest of the one at `path` and still exist, by file name."""
     records = {name: record for name, record in _recorded(path).items() if name == Path(name).name != path.name}
     return {name: record for name, record in records.items() if path.with_name(name).exists()}
 

@@ -42,7 +42,11 @@ def up(
 
 
 def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
-    """Run `up`, and call `when_ready` once workers are ready. Raises `UserError` if `up` runs here already."""
+    """Run the stack until a signal ends it; `api` and `gateway`: with these servers, None: as the settings say. Calls
+    `when_ready` once workers are ready.
+
+    First waits until another command's stack in this data folder ends. Raises `UserError` if `up` runs here already.
+    """
     import psutil
 
     from pipeline.engine.logs import configure
@@ -91,7 +95,8 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
 
 
 def _print_addresses(settings: "Settings", silent: list[str]) -> bool:
-    """Print the addresses of `silent` servers that listen now, and remove these. Returns False: the stack is in use."""
+    """Print the addresses of the servers in `silent` that listen now, and remove these from it. Always returns False,
+    which tells the supervisor that the stack is in use."""
     from pipeline.standalone.address import address_in_use
 
     for server in list(silent):

@@ -19,9 +19,11 @@ Until = Annotated[str, typer.Option(metavar="WHEN", help="Before this time; writ
 
 
 def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | None = None) -> datetime | None:
-    """An instant: ISO (in `zone` unless it names its own), or how long ago; a date is its midnight. None if empty.
+    """An instant with a zone, from an ISO text (in `zone` unless it names its own; a date is its midnight), `now`,
+    `today`, `yesterday`, or a time ago such as `2d`; None for an empty text.
 
-    Raises `typer.BadParameter` for any other text.
+    `option`: the option that an error names; `now`: the current time, None for the clock's. Raises `typer.BadParameter`
+    for any other text.
     """
     stripped = words.strip()
     now = (now or datetime.now(UTC)).astimezone(zone)
@@ -50,7 +52,8 @@ def zone_of_here() -> tzinfo:
 
 
 def duration_s(text: str) -> float | None:
-    """A duration such as `90s`, `10m`, `2h` in seconds; None for an empty text. Raises `UserError`."""
+    """A duration such as `90s`, `10m`, `2h` or `90d` in seconds, a number alone as seconds; None for an empty text.
+    Raises `UserError` for other texts and 0."""
     if not text:
         return None
     match = _DURATION.fullmatch(text.strip())

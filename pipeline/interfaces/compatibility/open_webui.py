@@ -77,7 +77,8 @@ async def file_parse(request: Request, caller: ByCaller) -> dict[str, Any]:
 
 
 async def _converted(caller: Caller, ids: list[str]) -> list[Document]:
-    """Wait for the documents' results. Raises `Refused` if conversion fails, or takes too long."""
+    """Wait for the documents' results, and return the documents in the order of `ids`; a partial result counts. Raises
+    `Refused` if one has no result, is deleted, or takes too long."""
     patience_s = caller.context.settings.api.max_sync_wait_s
     by_id = {document.id: document for document in await conversion.settled(caller, ids, patience_s)}
     for document_id in ids:

@@ -32,7 +32,8 @@ class Chart:
 def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: Sequence[str], summary: str) -> Chart:
     """Return a chart of stacked columns.
 
-    `values`: for each column, one number per class; `titles`: the text of each column.
+    `values`: for each column, one number per class; `classes`: the CSS classes, the lowest box first; `titles`: the
+    text of each column; `summary`: the text that describes the whole chart.
     """
     most = max((sum(column) for column in values), default=0)
     drawn = []
@@ -52,7 +53,8 @@ def lines(
 ) -> Chart:
     """Return a chart with one line for each class.
 
-    `values`: for each moment, one number per class; None interrupts the line.
+    `values`: for each moment, one number per class; None interrupts the line. `titles`: the text of each moment;
+    `summary`: the text that describes the whole chart.
     """
     most = max((point for series in values for point in series if point is not None), default=0)
     slots = [Column(at, title, []) for at, title in enumerate(titles)]
@@ -69,7 +71,8 @@ def lines(
 
 
 def _runs(values: Sequence[float | None], place: Callable[[float], float]) -> Iterator[list[tuple[float, float]]]:
-    """Yield each run of moments with values as points; a single moment spans its slot."""
+    """Yield the points of each run of values without None; a single value becomes a short level line. `place`: a
+    value's height."""
     run: list[tuple[float, float]] = []
     for at, value in enumerate([*values, None]):
         if value is not None:

@@ -66,7 +66,7 @@ def can_retry(document: DocumentView) -> bool:
 
 
 def can_retry_pages(document: DocumentView) -> bool:
-    """Return whether some of its pages can be converted again."""
+    """Return whether its state lets single pages be converted again."""
     return (document.status, DocumentEvent.RETRY_PAGES) in DOCUMENT.legal and document.pages > 0
 
 
@@ -91,7 +91,8 @@ def choices(settings: Settings) -> list[Choice]:
 
 
 def chosen(value: str, model: str, known: Collection[Choice]) -> tuple[str, str]:
-    """Return (provider, model) of a form's choice; `model` replaces the choice's own. Empty: no change.
+    """Return (provider, model) from a form. `value`: a choice's value, or empty; `model`: replaces the choice's model
+    unless empty. An empty result: no change.
 
     Raises `ValueError` for a choice that is not `known`.
     """

@@ -21,7 +21,8 @@ class KeptAnswers:
         self._answers: OrderedDict[str, tuple[str, float, Any]] = OrderedDict()
 
     def put(self, caller: str, answer: Any) -> str:
-        """Keep an answer, and return its name."""
+        """Keep an answer for an hour, and return its new name. Drops the oldest answers beyond `EACH` of the caller and
+        `MOST` in all."""
         name = token_urlsafe(12)
         with self._lock:
             now = time.monotonic()
@@ -35,7 +36,8 @@ class KeptAnswers:
         return name
 
     def get(self, caller: str, name: str) -> Any | None:
-        """Return the caller's answer of this name; None if it has expired, was dropped, or belongs to another."""
+        """Return the caller's answer of this name; None if it has expired, was dropped, or belongs to another
+        caller."""
         with self._lock:
             owner, since, answer = self._answers.get(name, ("", 0.0, None))
         return answer if owner == caller and time.monotonic() - since < LONGEST_S else None

@@ -74,7 +74,8 @@ def view(
 ) -> Callable[[Renders], Renders]:
     """Return a decorator that registers a view: a function that returns HTML by element id, the same for all callers.
 
-    `matches`: the events that change it; `every_s`: the longest time between renderings without an event.
+    `matches`: the events after which it renders again (default: all); `every_s`: the longest time between renderings
+    without an event (None: no limit).
     """
 
     def register(render: Renders) -> Renders:
@@ -163,7 +164,7 @@ class Topic:
         self.changed = asyncio.Event()
 
     def since(self, version: int) -> str:
-        """Return as one string the fragments that changed after this version, in htmx's elements."""
+        """Return as one string the fragments that changed or disappeared after this version, in htmx's elements."""
         return "".join(_partial(name, html) for name, (brought, html) in self.shown.items() if brought > version)
 
 

@@ -63,9 +63,11 @@ _kept = _Kept()
 
 
 def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
-    """Return these texts as sanitised HTML, and very long ones cut. `pictures`: the address of linked pictures.
+    """Return these texts as sanitised HTML, in all at most `MAX_CHARACTERS` of them. `pictures`: the address below
+    which linked pictures are.
 
-    Shows their source, with a note, if rendering takes too long or too many texts are being rendered.
+    Shows their source, with a note, if rendering takes too long, or if too many texts of `caller` or of all callers are
+    being rendered.
     """
     parts = _cut(parts)
     if not any(parts):

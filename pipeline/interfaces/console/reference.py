@@ -121,7 +121,8 @@ def answers(document: Document, operation: Operation) -> list[Answer]:
 
 
 def curl(document: Document, operation: Operation, server: str, *, key: bool) -> str:
-    """Return a curl command that calls the operation, with an example of its JSON body.
+    """Return a curl command that calls the operation at `server`, with an example of its JSON body, or the required
+    fields of its form.
 
     `key`: with the header of a key.
     """

@@ -10,7 +10,7 @@ from pipeline.storage.context import Context
 
 
 def main(_: Sequence[str] = ()) -> None:
-    """Serve until the supervisor ends it."""
+    """Serve the gateway until the supervisor ends this process."""
 
     def listening(context: Context) -> socket.socket:
         settings = gateway_settings(context.settings)

@@ -106,7 +106,8 @@ def config(instance: Instance) -> uvicorn.Config:
 def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Run an instance until SIGINT or SIGTERM, which make its nodes and sessions connect to other instances.
 
-    Raises `NameTaken` if another instance with the same id starts while this one runs.
+    `ready`: called just before it accepts connections. Raises `NameTaken` if another instance with the same id starts
+    while this one runs.
     """
     instance = Instance(context, gateway_settings(context.settings))
     log.info("gateway.listening", url=url(instance.settings, listening), process=os.getpid())

@@ -74,7 +74,8 @@ class Held:
     def add(self, caller: str, count: int) -> None:
         """Count bytes of a caller.
 
-        Raises `Refused` (429, or 503) above a limit; they count even then, so call `release`.
+        Raises `Refused` above a limit: 429 for the caller's own limit, 503 for that of all callers. The bytes count
+        even then, so call `release`.
         """
         self.by_caller[caller] += count
         if self.by_caller[caller] > self.each:

@@ -114,7 +114,8 @@ class Server(uvicorn.Server):
 
 
 def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of a problem that the server answers without the application; the connection closes then."""
+    """Return the headers of a problem (`body`: its JSON) that the server answers without the application, among them
+    `Connection: close`. `more`: further headers."""
     known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
     length = (b"content-length", str(len(body)).encode())
     return [*known, (b"content-type", PROBLEM.encode()), length, (b"connection", b"close"), *more]
@@ -214,9 +215,10 @@ class Patience(H11Protocol):
             self._await(None)
 
     def _await(self, awaited: tuple[str, Any] | None, within_s: float = 0) -> None:
-        """Set the deadline for this part of a request; None: set none. The same part keeps its deadline.
+        """Replace the deadline by one in `within_s` seconds for this part of a request; None: remove it. If the
+        connection already waits for the same part, the deadline stays.
 
-        At the deadline the connection closes; a head first counts as slow.
+        At the deadline the connection closes; for a head, this first deadline only counts it as slow.
         """
         if awaited == self._awaited:
             return

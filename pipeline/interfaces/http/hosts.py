@@ -42,16 +42,17 @@ def netloc_of(origin: str) -> str:
 
 
 def is_own_host(host: str, scope: Scope, names: Collection[str] = ()) -> bool:
-    """Whether the server answers under this host: one of `names`, loopback, or the address of the connection.
+    """Whether the server answers under this host: one of `names` (`*`: any host), loopback, or the address on which the
+    connection arrived.
 
-    No other site can have an address of this machine as its name.
+    A page of another site cannot have such an address as its own host.
     """
     address = scope["server"][0] if scope.get("server") else ""
     return host in LOOPBACK or host in names or "*" in names or (_is_address(host) and host == address)
 
 
 def holds_secret(scope: Scope) -> bool:
-    """Whether the address holds a key or token: logs and histories keep addresses."""
+    """Whether the request's path or query contains a key or token of Penstock: logs and histories keep addresses."""
     raw = scope.get("raw_path") or scope["path"].encode()
     return bool(_SECRET.search(unquote_to_bytes(raw + b"?" + scope["query_string"])))
 

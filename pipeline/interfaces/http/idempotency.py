@@ -74,7 +74,8 @@ class _Once:
 
 
 async def recognise(request: Request, content: str) -> None:
-    """Claim the request's `Idempotency-Key`, if it has one, by the hash of an upload's content.
+    """Claim the request's `Idempotency-Key`, if it has one. `content`: the hash of the upload, by which a repeated
+    request is recognised.
 
     Raises `_Replayed` if the request has an answer already, `AnotherRequest` or `StillRunning` if the key is taken.
     """

@@ -82,7 +82,7 @@ class CallerMiddleware:
 
 
 def presented(headers: Headers) -> str:
-    """The secret that a request carries as a bearer token or as `X-Api-Key`; empty for none."""
+    """The secret that a request carries as a bearer token, else as `X-Api-Key`; empty for none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip()

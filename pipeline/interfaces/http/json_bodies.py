@@ -27,7 +27,8 @@ _SMALL_BYTES = 4_000
 
 
 def text_of(body: bytes, most: int = MAX_PARTS) -> str:
-    """The body as text. Raises `Refused`: 413 for more parts than `most`, 422 for a body that is not UTF-8.
+    """The body as text. Raises `Refused`: 413 for more than `most` parts (names, lists, objects and items together),
+    422 for a body that is not UTF-8. Does not check that the text is JSON.
 
     Brackets and commas inside of strings do not count.
     """
@@ -57,7 +58,8 @@ class Turns:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, request: Request, body: bytes, work: Callable[[bytes], Parsed]) -> Parsed:
-        """Return `work(body)`: called at once for a small body, else in a thread in the caller's turn.
+        """Return `work(body)`: called at once for a small body, else in a thread, for one large body of each caller and
+        two of all at a time.
 
         Raises the errors of `work`.
         """
@@ -72,7 +74,7 @@ class Turns:
 
 
 def turns(request: Request) -> Turns:
-    """The turns of this application."""
+    """The `Turns` that all requests of this application share."""
     of_application: Turns = request.app.state.turns
     return of_application
 
@@ -81,8 +83,8 @@ class JsonRoute(APIRoute):
     """`APIRouter(route_class=JsonRoute)`: for routes whose body is a model."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return FastAPI's own handler, which gets a validated model as the body. Validating that again costs
-        nothing."""
+        """Return FastAPI's own handler, but parse and validate a JSON body by `Turns` first; FastAPI accepts the
+        finished model as it is."""
         handle, field = super().get_route_handler(), self.body_field
 
         async def handler(request: Request) -> Response:

@@ -17,9 +17,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 
 
 async def wait_for(caller: Caller, read: Callable[[], State], settled: Callable[[State], bool], wait_s: float) -> State:
-    """Return the state of `read` once it is `settled`, `wait_s` seconds have passed, or server or client end.
+    """Return the state of `read` once it is `settled`, `wait_s` seconds have passed, the client disconnects or the
+    server shuts down.
 
-    Returns at once if too many requests wait. A thread calls `read` up to twenty times a second: it must be cheap.
+    Without waiting, returns the present state if `wait_s` is 0 or too many requests wait. A thread calls `read` up to
+    twenty times a second, so it must be cheap.
     """
     state = await run_sync(read)
     if wait_s <= 0:

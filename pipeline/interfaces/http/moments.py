@@ -38,6 +38,6 @@ Until = Annotated[At | None, Query(description="Before this moment.")]
 
 
 def check_range(since: datetime | None, until: datetime | None) -> None:
-    """Raise `Refused` for a range that ends before it begins."""
+    """Raise `Refused` if both ends are given and `until` is not after `since`."""
     if since and until and since >= until:
         raise Refused("the range ends before it begins", code="bad_range")

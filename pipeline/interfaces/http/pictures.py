@@ -44,9 +44,10 @@ class Pictures:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, caller: Caller, key: str, make: Make, *, urgent: bool) -> bytes | None:
-        """Return the picture of this key, rendered by `make`; None if the caller leaves or the server ends.
+        """Return the picture of this key, rendered by `make`; None if the caller disconnects or the server shuts down.
+        Requests for the same key share one rendering, whose result is not kept.
 
-        Urgent pictures go first, then the newest. Raises `Refused` if too many wait, and the errors of `make`.
+        Urgent pictures go first, then the newest. Raises `Refused` if too many requests wait, and the errors of `make`.
         """
         self._admit(caller.id)
         picture = self._known.get(key)

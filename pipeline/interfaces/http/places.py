@@ -21,18 +21,21 @@ _PLACES = {
 
 
 def place(kind: str, subject: str) -> str:
-    """Return the address of the console's page of a subject, without the prefix; empty for a subject without a page."""
+    """Return the address of the console's page of a subject, without the prefix; empty for an empty id or a kind
+    without a page. `kind`: such as `document`; `subject`: its id."""
     return _PLACES[kind].format(quote(subject, safe="")) if subject and kind in _PLACES else ""
 
 
 def place_of_call(flow: str, scope_id: str, unit: str) -> str:
-    """Return the address of the console's page of a call's subject, at the document's page; empty for searches."""
+    """Return the address of the console's page of a call's subject, without the prefix; of a document, at its page
+    `unit`. Empty for searches and for flows without such pages."""
     address = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
     return f"{address}?page={unit}" if address and flow == "documents" and unit.isdecimal() else address
 
 
 def place_of_hit(hit: Hit, words: str = "") -> str:
-    """Return the address of the console's page of a hit, with the words of the search for pages that mark them."""
+    """Return the address of the console's page of a hit, without the prefix. Pages of documents and knowledge items
+    also mark `words`, the words of the search."""
     marked = {"q": words[:500]} if words else {}
     match hit.flow:
         case "documents":

@@ -48,7 +48,8 @@ async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator
 async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
     """Yield the file at `url`, fetched to disk; the end of the context removes it.
 
-    Raises `Refused` if the settings forbid fetching or too many uploads run, `UnitError` if the fetch fails.
+    Raises `Refused` if the settings forbid fetching, too many uploads run, or the file exceeds the caller's upload
+    quota; `UnitError` if the fetch fails.
     """
     settings = caller.context.settings.api
     if not settings.fetch:
@@ -69,6 +70,7 @@ async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
 
 
 def _count(caller: Caller, size: int) -> None:
-    """Count these bytes against the caller's upload quota. Blocks."""
+    """Count these bytes against the caller's upload quota, in whole megabytes. Raises `Refused` (429) above it.
+    Blocks."""
     if size and caller.quotas is not None:
         caller.quotas.take_upload(caller.id, math.ceil(size / 1e6))

@@ -54,9 +54,11 @@ def take(caller: Caller, form: Form, file: File) -> Intake:
 
 
 async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, bytes]:
-    """Return (name, content) of a frame's rendition. Renders it first if it is not stored.
+    """Return (name, content) of a frame's rendition. Renders it first if it is not stored, which takes seconds for its
+    text.
 
-    Raises `UserError`, `Refused`.
+    Raises `UserError` for an unknown frame, one without a picture, or a failed rendering; `Refused` if too many
+    requests wait for pictures, or the client disconnects.
     """
     caller, pictures = request.state.caller, request.app.state.pictures
     stored = await run_sync(screenshots.find_rendition.by, caller, shot_id, kind)
@@ -77,8 +79,11 @@ async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, by
 def hours_of(
     caller: Caller, limit: int, cursor: str | None, *, since: datetime | None, until: datetime | None, **which: Any
 ) -> Page[Hour]:
-    """Return a page of the timeline, the latest hours first. Raises `Refused` for a range that ends before it
-    begins."""
+    """Return the hours of the latest `limit` nodes before the cursor, in time order; the next page leads back in time.
+    `which`: further filters of `timeline`.
+
+    Raises `Refused` for a range that ends before it begins.
+    """
     check_range(since, until)
     before = pages.decode(cursor, At, int)
     hours, following = screenshots.timeline_page.by(caller, limit, since=since, until=until, before=before, **which)

@@ -12,7 +12,7 @@ class Shape(BaseModel):
 
 
 def example(**values: JsonValue) -> ConfigDict:
-    """The `model_config` of a shape with this example."""
+    """Return the `model_config` of a `Shape` with these values as its example in the OpenAPI document."""
     extra: dict[str, Any] = {"examples": [values]}
     return ConfigDict(from_attributes=True, json_schema_extra=extra)
 

@@ -83,7 +83,8 @@ class Feed:
             self._reading = asyncio.create_task(self._read())
 
     def since(self, seq: int) -> list[Event] | None:
-        """The events after this number; None if the feed no longer keeps the first of them."""
+        """The kept events after this number, oldest first; None if the feed no longer keeps the first of them, so that
+        the caller must read the database."""
         if seq >= self._last:
             return []
         is_kept = self._events and self._events[0].seq <= seq + 1
@@ -100,7 +101,7 @@ class Feed:
         return self._moved
 
     def progress_since(self, number: int) -> list[Progress]:
-        """The kept progress messages after this number."""
+        """The kept progress messages after this number, oldest first, as (number, fields). Dropped ones are lost."""
         return [message for message in self._progress if message[0] > number]
 
     async def wait(self, seconds: float) -> None:
@@ -145,9 +146,9 @@ class Feed:
 
 
 async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
-    """Yield the application's feed, and count a stream of this caller until the request ends.
+    """Yield the application's one feed, and count a stream of this caller until the request ends.
 
-    Raises `Refused` (429) if too many are open.
+    Raises `Refused` (429) if too many streams are open, of all callers or of this one.
     """
     state = request.app.state
     if not hasattr(state, "feed"):
@@ -165,7 +166,8 @@ class Stay:
         self._ends_at = self._looked_at + longest_s
 
     async def lasts(self) -> bool:
-        """Whether the stream may go on. Checks the key at most every `KEY_S` seconds."""
+        """Whether the stream may go on: its time is not over, its key is valid, and the server is not shutting down.
+        Checks the key at most every `KEY_S` seconds."""
         now = time.monotonic()
         if self._caller.has_key and now - self._looked_at > KEY_S:
             self._looked_at = now

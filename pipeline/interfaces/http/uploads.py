@@ -113,7 +113,8 @@ def of_folder(form: Form) -> tuple[list[tuple[Path, str]], str]:
 def uploaded(max_files: int = 1) -> Callable[[Request], AsyncIterator[Form]]:
     """Return a dependency of endpoints that take files: `Annotated[Form, Depends(uploaded())]`.
 
-    Name the scope before it.
+    Also name the scope in the route's `dependencies`, which run first: else the server receives the files of callers
+    without it.
     """
 
     async def form(request: Request) -> AsyncIterator[Form]:

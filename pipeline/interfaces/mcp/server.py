@@ -60,7 +60,8 @@ CallOf = Callable[[Context, Report], Call]
 def make_server(call_of: CallOf, *, writes: bool, local: bool) -> Server[Any]:
     """A server of the tools. `local`: its clients are programs of this machine's user.
 
-    `writes`: gives instructions to callers who may use tools that write; `check` decides about each call.
+    `writes`: whether its instructions say that the client may convert. They grant nothing: `check` decides about each
+    call.
     """
     calls, about = _Calls(call_of, local=local), _ABOUT.format(convert=_CONVERT[writes])
     return Server(

@@ -20,7 +20,7 @@ Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
 
 @cache
 def adapter(result: Any) -> TypeAdapter[Any]:
-    """The `TypeAdapter` of a tool's result: its schema and serializer."""
+    """The `TypeAdapter` of a type of results, for its schema and its JSON; built once for each type."""
     return TypeAdapter(result)
 
 

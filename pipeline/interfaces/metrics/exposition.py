@@ -49,7 +49,8 @@ class Exposition(Collector):
         return encode(self._registry), content_type
 
     def close(self) -> None:
-        """Stop reading before the context closes. Waits for reads under way as long as a scrape does."""
+        """Start no more reads, and wait for those under way, in all as long as a scrape would. Call it before the
+        context closes."""
         deadline = time.monotonic() + self._patience_s
         for part in self._parts:
             part.close(deadline - time.monotonic())

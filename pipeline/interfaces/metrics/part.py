@@ -34,20 +34,21 @@ class Part:
         """Duration of the last completed read."""
 
     def begin(self) -> None:
-        """Start reading, unless a read is under way or recent."""
+        """Start a thread that reads, unless a read is under way or recent, or the part is closed. Does not wait."""
         with self._lock:
             if self._ended.is_set() and time.monotonic() >= self._due and not self._closed:
                 self._ended.clear()
                 threading.Thread(target=self._run, name=f"metrics-{self.name}", daemon=True).start()
 
     def families(self, patience_s: float) -> Sequence[Metric] | None:
-        """The metrics, after waiting for a read under way; None if reading failed or takes longer than `patience_s`."""
+        """The metrics of the last read, after waiting for one under way; None if that read failed or takes longer than
+        `patience_s`."""
         if not self._ended.wait(max(0.0, patience_s)):
             return None
         return self._metrics
 
     def close(self, patience_s: float) -> None:
-        """Stop reading, and wait up to `patience_s` for a read under way: its source closes next."""
+        """Start no more reads, and wait up to `patience_s` for a read under way: its source closes next."""
         with self._lock:
             self._closed = True
         self._ended.wait(max(0.0, patience_s))

@@ -43,7 +43,7 @@ class RequestMetrics:
         )
 
     def count(self, method: str, route: str, status: int, took_s: float) -> None:
-        """Count one answered request."""
+        """Count one request and its duration. `status`: 499 if its client disconnected before an answer."""
         method = method if method in _METHODS else UNKNOWN
         self._total.labels(method, route, f"{status // 100}xx").inc()
         self._took.labels(method, route).observe(took_s)
@@ -78,7 +78,8 @@ class RequestMetrics:
 
 
 def _route(scope: Message) -> str:
-    """The template of the route that answered, with the prefixes of its routers: `/api/v1/documents/{id}`."""
+    """The template of the route that answered, with the prefixes of its routers: `/api/v1/documents/{id}`; `other` if
+    no route matched."""
     # A route holds only its own part of the path; FastAPI keeps the whole path beside it.
     route = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
     return str(getattr(route, "path", "") or UNKNOWN)

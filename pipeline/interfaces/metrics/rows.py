@@ -75,7 +75,8 @@ def _grouped(
 
 
 def _allowed(context: Context) -> Iterator[Metric]:
-    """The limits of live settings, which every worker follows, also while Redis is away."""
+    """The concurrency limits and daily spend caps of live settings, which every worker follows, also while Redis is
+    down."""
     values = gates.live_values(context)
     slots = Gauge(
         "penstock_gate_concurrency_limit", "Calls allowed at the same time; 0: no limit.", labels=["scope", "name"]

@@ -145,14 +145,15 @@ async def submit_url(
 
 
 async def settled(request: Request, document_id: str, wait_s: float) -> Document:
-    """Return the document once it is at rest, or its state after `wait_s` seconds."""
+    """Return the document once it is at rest or paused, or its state after `wait_s` seconds. Raises
+    `UnknownDocument`."""
     read = partial(documents.status.by, request.state.caller, document_id)
     return await wait_for(request.state.caller, read, lambda now: now.settled, wait_s)
 
 
 def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentView:
-    """Return the document, and set status and address of the response: 200 if the caller waited and it is at rest,
-    else 202."""
+    """Return the document, and set status and headers of the response: 200 if the caller waited and the document is at
+    rest or paused, else 202."""
     response.headers["Location"] = here(request, f"{PATH}/{document.id}")
     if wait and document.settled:
         response.status_code = 200
@@ -180,7 +181,7 @@ def search(
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))
 async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentView:
-    """Show a document; with `wait`, once it is at rest."""
+    """Show a document; with `wait`, once it is at rest or paused."""
     document = await settled(request, document_id, wait)
     return (await run_sync(documents.explained.by, request.state.caller, [document]))[0]
 

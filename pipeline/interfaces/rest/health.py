@@ -76,7 +76,8 @@ def _check(context: Context) -> Readiness:
 
 
 def _problem(check: Callable[[], object]) -> str:
-    """Return the problem, in words that reveal nothing of the server; empty without one."""
+    """Return the code of the error that the check raises, `unavailable` for one without a code; empty if the check
+    passes. A message could reveal something of the server."""
     try:
         check()
     except PenstockError as error:

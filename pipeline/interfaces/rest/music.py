@@ -51,7 +51,7 @@ def status(caller: ByCaller) -> MusicStatus:
 
 @router.post("/sync", dependencies=writer, responses=documented(409))
 def sync(caller: ByCaller) -> SyncReport:
-    """Read all songs from the configured library, and answer at the end. It costs nothing.
+    """Read all songs from the configured library, and answer at the end. It calls no provider.
 
     Missing songs are flagged, never deleted. A run reads the library first, unless `skip_sync` is set.
     """

@@ -34,7 +34,8 @@ class Board:
         self._show_all()
 
     def show(self, job: Job) -> None:
-        """Show a job's bar, and a line once it has ended; with several files, its bar then goes."""
+        """Show a job's bar, and print a line once the job has ended (for a single file, only if its result is written).
+        Of several files, the bars of ended ones go."""
         if job.document is not None:
             if self._several and job.ended:
                 self._progress.remove(job.document.id)
@@ -45,7 +46,7 @@ class Board:
             self._progress.note(line(job))
 
     def keep(self) -> None:
-        """Keep the stack up, and say why work waits. Called about once a second."""
+        """Restart a dead stack, update the bars, and say why work waits. Called about once a second."""
         from pipeline.operations.documents import load_beside, retries
 
         waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
@@ -97,7 +98,8 @@ class Board:
         )
 
     def _waits(self, document: "Document") -> str:
-        """Why no page of a document moves; empty if some do."""
+        """Why a document without a finished page waits: a closed gate, a retry, or other documents before it. Empty if
+        a page is finished, or no reason is known."""
         if document.settled or not _is_unstarted(document):
             return ""
         if why := self._closed.get(document.provider):
@@ -111,7 +113,8 @@ class Board:
 
 
 def _slow_pages(document: "Document") -> str:
-    """The slowest pages under way, in words, the longest first; empty if none is slow."""
+    """The pages in work for `SLOW_S` seconds or more, in words, the longest first and by their numbers in the file;
+    empty if none is slow."""
     from pipeline.flows.documents.states import PageStatus
     from pipeline.operations.documents import pages
     from pipeline.process import get_context
@@ -125,7 +128,8 @@ def _slow_pages(document: "Document") -> str:
 
 
 def closed(providers: Collection[str]) -> dict[str, str]:
-    """By provider, the reason in words why its calls are stopped; leaves out providers whose calls flow."""
+    """By provider, the reason in words why the gate of its vision queue is closed; leaves out providers with an open
+    gate."""
     from pipeline.engine.gate_registry import queue_name
     from pipeline.process import get_context
     from pipeline.providers.gates import closed_because
@@ -135,7 +139,7 @@ def closed(providers: Collection[str]) -> dict[str, str]:
 
 
 def reasons(closed: Mapping[str, str]) -> list[str]:
-    """A sentence for each provider whose calls are stopped: why, and that its pages wait."""
+    """A sentence for each provider of `closed`: the reason, and that its pages wait."""
     return [f"{why}: its pages wait, and continue once it is over (`penstock queues`)." for why in closed.values()]
 
 

@@ -108,7 +108,8 @@ def convert(
 
 
 def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
-    """The output: standard output for standard input. Raises `UserError` if the report goes there too."""
+    """Return `output`; if it is empty and an input is standard input, `-` for standard output. Raises `UserError` if
+    the JSON report would go to standard output too."""
     from pipeline.interfaces.cli.convert.targets import STDOUT
 
     if as_json and output == STDOUT:
@@ -123,7 +124,8 @@ def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
 def _convert(
     jobs: Sequence[Job], sources: Sequence[Path], output: str, wish: given.Wish, demanded: "Demand | None"
 ) -> list[Path]:
-    """Run these jobs to their end; return the files of other types, which it left out."""
+    """Convert the files of these jobs, and record in each job how it ended; return the files of other types, which it
+    left out."""
     from pipeline.reading.files.inputs import other_files
 
     left_out = other_files(sources)
@@ -174,7 +176,8 @@ def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) ->
 
 @contextmanager
 def _demand() -> Iterator["Demand"]:
-    """Start the stack and a reading process while this command imports its modules."""
+    """Start the stack unless it runs, import the modules of the conversion in the meantime, and keep the stack up
+    during the block. Does not wait until the stack is ready."""
     from pipeline.standalone.demand import demand
 
     with demand(all_settings()) as demanded:
@@ -204,7 +207,8 @@ def _begins_well(job: Job) -> bool:
 
 
 def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
-    """Judge the job's existing result, unless the options replace it anyway; of several, report a kept one at once."""
+    """Set the job's judgement of its existing result, unless `--force` replaces any. Of several jobs, print at once why
+    a result is kept."""
     from pipeline.interfaces.cli.convert.judgement import judge
 
     if job.target.exists and not wish.force:

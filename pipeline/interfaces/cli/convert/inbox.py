@@ -109,7 +109,8 @@ class Inbox:
         return f"{', '.join(parts)}."
 
     def turn(self, arrived: Iterable[Path]) -> None:
-        """Take new files for at most a second, and write finished results. Name files of other types once."""
+        """Submit arrived files that need converting, for about a second at most: the others follow in the next turn.
+        Once a second, write finished results. Name each file of another type once."""
         from pipeline.reading.files.inputs import is_input_name
 
         files = list(arrived)
@@ -152,7 +153,7 @@ class Inbox:
             self._progress.note(line(job))
 
     def _check_inbox(self) -> None:
-        """Write finished results, report failures, and keep the stack up."""
+        """Write finished results, print new failures, and restart a dead stack."""
         from pipeline.operations.documents import several
 
         ids = {job.document.id for job in self._open.values() if job.document}

@@ -52,7 +52,8 @@ class Job:
 
     @property
     def exit_code(self) -> int:
-        """The job's exit code: 0 done, 1 failed or kept though out of date, 3 partial."""
+        """The job's exit code: 0 converted or without need to, 1 failed, cancelled, paused, or kept though out of date,
+        3 some pages failed."""
         if not self.is_wanted:
             return FAILED if self.judgement.behind else DONE
         if self.document is None or self.error:
@@ -63,7 +64,7 @@ class Job:
 
     @property
     def problem(self) -> str:
-        """The job's problem and its remedy; empty if it succeeded."""
+        """The job's problem and its remedy, or why its result is kept; empty otherwise."""
         return self.error or self.judgement.reason or (_advice(self.document) if self.document else "")
 
 
@@ -148,7 +149,8 @@ def _advice(document: "Document") -> str:
 
 
 def _unknown_to_the_stack(document: "Document") -> str:
-    """A sentence where only this command knows the document's provider; empty for other failures."""
+    """A sentence if the document failed because the stack's workers lack its provider, which this command's settings
+    have; empty for other failures."""
     from pipeline.providers.registry import unknown_to_workers
     from pipeline.settings import get_settings
 

@@ -31,7 +31,8 @@ class Judgement:
 
 
 def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool = False) -> Judgement:
-    """Judge the result at `target` against the source and options that a new conversion would use.
+    """Judge the result at `target` against the source and options that a new conversion would use; CONVERT without a
+    result.
 
     `keep`: replace no result. `redo`: treat no result as up to date.
     """
@@ -69,7 +70,7 @@ def _kept(why: str, *, behind: bool) -> Judgement:
 
 
 def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:
-    """Why the command may not replace a result; empty if it may."""
+    """Why the command may not replace a result, as words to follow its path; empty if it may."""
     if record is None:
         from pipeline.interfaces.cli.results import predates_records
 

@@ -27,9 +27,11 @@ class Target:
 
 
 def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Target]:
-    """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
+    """A target for each file that `inputs` name. `output` is a file, a folder, `-` for standard output, or empty for
+    the current folder.
 
-    Raises `UserError` for paths that the command cannot read or write."""
+    Raises `UserError` for paths that the command cannot read or write, and for two files with the same target.
+    """
     sources_below: dict[Path, tuple[Path, Path]] = {}
     for input_path in inputs:
         for source in discover([input_path]):
@@ -72,7 +74,8 @@ def check_folder(output: str) -> None:
 
 
 def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
-    """Raise `UserError` if two inputs have one target: numbers in names would depend on the other files."""
+    """Raise `UserError` if two inputs have the same target. The command adds no numbers to names, because they would
+    change with the other inputs."""
     source_of: dict[str, Path] = {}
     for target in targets:
         name = str(target.path).casefold() if folds_case else str(target.path)

@@ -52,7 +52,7 @@ def search(
 
 
 def _shown(hit: "Hit") -> str:
-    """The passage, with the matching words in bold."""
+    """The passage as markup, with the matching words in bold."""
     shown, done = "", 0
     for begin, end in hit.spots:
         shown += escape(hit.passage[done:begin]) + f"[bold]{escape(hit.passage[begin:end])}[/bold]"

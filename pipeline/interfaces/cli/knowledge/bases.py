@@ -81,7 +81,7 @@ def list_(as_json: Json = False) -> None:
 
 
 def by_state(counts: dict[str, int]) -> str:
-    """The number of items by state, as markup."""
+    """The number of items by state, as markup; `none` without items."""
     return "  ".join(f"{state(name)} {number:,}" for name, number in sorted(counts.items())) or "none"
 
 

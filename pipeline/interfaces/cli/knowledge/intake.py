@@ -146,7 +146,7 @@ def _sources(
 
 
 def _typed() -> str:
-    """Standard input, up to the largest size of a note; the flow applies the limit of the settings."""
+    """Standard input as text, cut at `_MOST_TYPED` bytes. The flow refuses a note above the limit of the settings."""
     return sys.stdin.buffer.read(_MOST_TYPED).decode("utf-8", "replace")
 
 
@@ -204,7 +204,8 @@ def _print_result(outcome: _Outcome) -> None:
 
 
 def _code(outcome: _Outcome, tally: "Tally | None") -> int:
-    """The exit code: 0 done, 1 nothing, 3 partial. Failed items count if the command waited for them."""
+    """The exit code: 0 without failures, 1 if nothing else than failures, 3 for both. Items that failed later count if
+    the command waited for them."""
     failed_later = tally.states.get("failed", 0) if tally else 0
     problems = len(outcome.failed) + failed_later
     done = len(outcome.ids) + outcome.unchanged + len(outcome.gone) - failed_later
@@ -243,8 +244,8 @@ def wait(
 def _follow(
     stack: "Stack", base_id: str, item_ids: Sequence[str] | None, *, quiet: bool, timeout_s: float | None = None
 ) -> "Tally":
-    """Show the progress of items until none is open or `timeout_s` has passed, and keep the stack up; return the
-    tally."""
+    """Show the progress of items (None: all of the base) until none is open or `timeout_s` has passed, and keep the
+    stack up; return the last tally."""
     from pipeline.operations import knowledge
 
     interrupted = (
@@ -267,7 +268,7 @@ def _follow(
 
 
 def _reasons(base_id: str) -> list[str]:
-    """The reasons why items of a base wait."""
+    """A sentence for each different reason why items in work wait."""
     from pipeline.operations import knowledge
 
     active = knowledge.queue(base_id).active_item_ids

@@ -172,7 +172,7 @@ def _print_text(item_id: str) -> None:
 
 
 def activity(standing: "Standing") -> str:
-    """An item's current step, in words."""
+    """An item's current step in words, as markup, with its place in line and the reason why it waits."""
     words = _WORDS[standing.activity.value]
     place = f", number {standing.place:,} of its base" if standing.place else ""
     return words + place + (f": {one_line(standing.reason)}" if standing.reason else "")

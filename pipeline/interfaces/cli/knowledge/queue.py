@@ -73,7 +73,7 @@ def queue(base: Base, as_json: Json = False) -> None:
 
 
 def recover(base: Base, as_json: Json = False) -> None:
-    """Continue a base's orphans. `penstock up` does so within seconds."""
+    """Queue a base's orphans again. `penstock up` does so within seconds."""
     from pipeline.operations import knowledge
 
     ready()

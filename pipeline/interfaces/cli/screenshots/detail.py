@@ -86,7 +86,8 @@ def _app(view: "ScreenshotView") -> str:
 
 
 def _attempts(view: "ScreenshotView") -> str:
-    """The number of vision attempts, and the time of the next one; empty after a single attempt."""
+    """The number of vision attempts, with the time of the next one if it is scheduled; empty for less than two attempts
+    without a next one."""
     from pipeline.operations import screenshots
 
     if view.vlm_next_run_at is not None:

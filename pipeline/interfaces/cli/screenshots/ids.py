@@ -35,7 +35,8 @@ def node(number: int | None) -> str:
 
 
 def parse(text: str, param_hint: str = "ID") -> tuple[Named, int]:
-    """The kind and number of a typed id. Raises `typer.BadParameter` for any other text."""
+    """The kind and number of a typed id. Raises `typer.BadParameter` for any other text, also for a number without a
+    kind."""
     older, colon, digits = text.strip().rpartition(":")
     kind = _OLDER.get(older) if colon else None
     if not colon and digits[:1].lower() in set(Named):

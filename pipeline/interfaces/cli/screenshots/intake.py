@@ -192,7 +192,7 @@ def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> None:
 
 
 def keep(progress: "Progress") -> None:
-    """Keep the stack up, and say why frames wait: batches that failed at once, closed gates after a while."""
+    """Restart a dead stack, and say why frames wait: retries of failed batches at once, closed gates after a while."""
     from pipeline.flows.screenshots.status import closed, retries
     from pipeline.process import get_context
 

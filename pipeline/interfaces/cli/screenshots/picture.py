@@ -18,7 +18,11 @@ GONE = {"deleted": "deleted after its retention time", "missing": "missing: anot
 
 
 def show(frames: "Sequence[ScreenshotView]") -> None:
-    """Open the first of these frames with a picture, and name it. Raises `UserError` if none opens."""
+    """Open, in the desktop's program, the picture of the first of these frames that has one; print its path, and the
+    ids of the others with a picture.
+
+    Raises `UserError` if no frame has a picture, or no program opens it.
+    """
     stored = [(frame, frame.path) for frame in frames if frame.path is not None and frame.path.is_file()]
     if not stored:
         states = {f"{ids.frame(frame.id)} {GONE.get(frame.storage_state, GONE['missing'])}" for frame in frames}

@@ -22,7 +22,8 @@ Key = Annotated[str, typer.Argument(metavar="SOURCE", help="screen:ID or window:
 
 
 def source_key(key: str, where: str = "--source") -> str:
-    """The key itself. Raises `typer.BadParameter` if it does not name a source."""
+    """The key itself. Raises `typer.BadParameter` if it does not name a source. `where`: the option that the message
+    names."""
     from pipeline.flows.screenshots.rules.batches import MAX_SOURCE_KEY, is_source_key
 
     if not is_source_key(key):

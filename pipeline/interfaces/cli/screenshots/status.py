@@ -71,7 +71,8 @@ def _show_status(snapshot: "Status") -> None:
 
 
 def _capture(capture: "CaptureView") -> str:
-    """`screen:1, window:Firefox every 5 s, last 3 s ago; not there: window:Firefox`."""
+    """A line about capture: its sources and interval, then the age of the last frame, an error, or that no process
+    captures. Such as `screen:1, window:Firefox every 5 s, last 3 s ago; not there: window:Firefox`."""
     schedule = f"{', '.join(capture.sources)} every {capture.every_s:g} s"
     if capture.last_s is None or capture.last_s > 3 * capture.every_s + CAPTURES_WITHIN_S:
         since = "" if capture.last_s is None else f" for {span(capture.last_s)}"
@@ -231,7 +232,8 @@ def letter_id(letter: "DeadLetter") -> str:
 
 
 def _named(text: str, kind: str) -> tuple[tuple[str, ...], int]:
-    """(the possible kinds of a dead letter with this id, its number)."""
+    """(the possible kinds of a dead letter with this id, its number). `kind`: only this one; empty: any. Raises
+    `typer.BadParameter` if none is possible."""
     older, colon, digits = text.rpartition(":")
     if kind and not colon and digits.isascii() and digits.isdigit():
         return (kind,), int(digits)
@@ -245,7 +247,8 @@ def _named(text: str, kind: str) -> tuple[tuple[str, ...], int]:
 
 
 def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
-    """The dead letters with these ids, by kind. Raises `UserError` for an unknown id, before replaying any."""
+    """The numbers of the dead letters by kind. `named`: for each, its possible kinds and its number. Raises `UserError`
+    for an unknown one, before replaying any."""
     from pipeline.operations import screenshots
 
     letters_there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}

@@ -29,12 +29,12 @@ _STORAGE = (
 
 
 def _listed(value: object) -> object:
-    """Turn one value into a list of one, and `a,b` into a list of two."""
+    """Split a text at commas, so that one value becomes a list of one; return other values unchanged."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _page_range(value: object) -> object:
-    """Turn `1-3` or `[1, 3]`, as forms send a range, into two numbers."""
+    """Turn `1-3` or `["1-3"]`, as forms send a range, into a list of its numbers; return other values unchanged."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return [int(number[:18]) for number in re.findall(r"[0-9]+", value[:100])] if isinstance(value, str) else value
@@ -137,7 +137,8 @@ class ConvertRequest(BaseModel):
 
 
 def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
-    """(options, whether to answer with a ZIP file) from a form's fields; a form may repeat the fields of a list.
+    """(options, whether to answer with a ZIP file) from the values of a form's fields. `to_formats` may be repeated; of
+    others, the last value counts.
 
     Raises `Refused` for invalid values.
     """

@@ -92,8 +92,8 @@ def errors(caller: Caller, document: Document) -> list[dict[str, Any]]:
 
 
 def archive(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[bytes]:
-    """A ZIP file, at its start, with each result in each format, named as by docling-serve; leaves out failed
-    documents."""
+    """A ZIP file, positioned at its beginning, with each result in each format, named as by docling-serve; leaves out
+    documents without a result. The caller closes it."""
     # SIM115: the response closes it.
     file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
     seen: Counter[str] = Counter()
@@ -114,7 +114,8 @@ def _error(text: str, page: int | None) -> dict[str, Any]:
 
 
 def _embedded(caller: Caller, document_id: str) -> Picture:
-    """A function from links of the document's pictures to `data:` URIs, up to `_MAX_EMBEDDED_BYTES` in all."""
+    """A function that turns a link to a picture of the document into a `data:` URI; it returns None for other links,
+    missing files, and pictures beyond `_MAX_EMBEDDED_BYTES` in all."""
     folder = documents.pictures_folder.by(caller, document_id)
     known: dict[str, str] = {}
 

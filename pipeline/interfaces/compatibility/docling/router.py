@@ -77,7 +77,7 @@ def versions() -> dict[str, str]:
 
 @router.post("/v1/convert/file", dependencies=[*writer, *spender], openapi_extra=_FORM)
 async def convert_file(request: Request, caller: ByCaller) -> Response:
-    """Convert files and wait for the result: JSON for one file, a ZIP file for several."""
+    """Convert files and wait for the result: JSON for one file, a ZIP file for several or on request."""
     task, options = await _of_form(request, caller)
     return await _wait(caller, task, options)
 

@@ -41,7 +41,8 @@ class Task:
 
     @classmethod
     def of(cls, documents: Sequence[str], options: ConvertOptions, *, zipped: bool, filename: str = "") -> Self:
-        """The task of documents submitted with these options."""
+        """The task of documents submitted with these options; two submissions that gave the same document count
+        once."""
         embedded = options.image_export_mode == "embedded"
         page_break = options.md_page_break_placeholder
         return cls(

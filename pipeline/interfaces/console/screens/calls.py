@@ -83,7 +83,8 @@ _SHARE, _LEAST_S = 20, 3.0
 
 
 def _series(caller: Caller, filters: CallsQuery) -> CallSeries:
-    """Return the figures by time and model, cached for `_LEAST_S`, or longer if many calls take long to sum up."""
+    """Return the figures by time and model, of calls with any outcome, cached for `_LEAST_S` seconds, or longer if they
+    take long to sum up."""
     key = id(caller.context), filters
     with _keeping:  # a second request for the same figures waits instead of computing them
         cached = _kept.get(key)

@@ -65,7 +65,8 @@ def cancel(request: Request, caller: ByCaller, document_id: HexId) -> Response:
 def remerge(
     request: Request, caller: ByCaller, document_id: HexId, allow_partial: Annotated[bool, Form()] = False
 ) -> Response:
-    """Merge the result again; `allow_partial`: without the failed pages."""
+    """Start to merge the pages into the result again; `allow_partial`: even if pages failed, with marks for the
+    gaps."""
     document = documents.remerge.by(caller, document_id, allow_partial=allow_partial)
     gaps = document.pages - document.completed_count
     without = f" without {plural(gaps, 'page')}" if gaps else ""
@@ -74,7 +75,7 @@ def remerge(
 
 @router.post("/{document_id}/retry", dependencies=spender)
 def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
-    """Convert the whole document again."""
+    """Start to convert the whole document again."""
     choice, fresh = how
     document = documents.retry.by(caller, document_id, **choice, fresh=fresh)
     return done(request, f"{document.filename} is being converted again{_by(choice)}.")
@@ -82,7 +83,8 @@ def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> R
 
 @router.post("/{document_id}/retry-failed", dependencies=spender)
 def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: How) -> Response:
-    """Convert the failed pages again. Without failed pages, merge or start a failed document again."""
+    """Start to convert the failed pages and untried pages of a partial result. Without any, merge or start a failed
+    document again."""
     choice, _ = how
     before = documents.status.by(caller, document_id)
     document = documents.retry_failed.by(caller, document_id, **choice)
@@ -97,7 +99,7 @@ def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: Ho
 
 @router.post("/{document_id}/pages/{page}/retry", dependencies=spender)
 def retry_page(request: Request, caller: ByCaller, document_id: HexId, page: PageNumber, how: How) -> Response:
-    """Convert one page again."""
+    """Start to convert one page again. It keeps its old text until the new one is ready."""
     choice, _ = how
     documents.retry_page.by(caller, document_id, page, **choice)
     return done(

@@ -156,7 +156,7 @@ def ask(
 def act(
     request: Request, context: InContext, caller: ByCaller, name: Word, going: Annotated[Going, Form()]
 ) -> Response:
-    """Act on the next 100 documents; then show the progress, or at the end the list."""
+    """Act on the selected documents, or on the next 100 that match; then show the progress, or at the end the list."""
     action = _action(name)
     ids: Sequence[str] = going.id
     last: Key | None = None

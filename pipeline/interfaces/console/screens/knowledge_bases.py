@@ -122,7 +122,8 @@ def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG
 
 
 def _orphans(count: int) -> str:
-    """Render the banner of docs/sources/knowledge.md#orphans, without its buttons, which need the scope write."""
+    """Return the HTML of the banner that names the number of orphans, without its buttons, which need the scope write;
+    hidden for 0."""
     return piece("knowledge/_orphans.html", orphans=count)
 
 
@@ -254,7 +255,7 @@ def edit(request: Request, caller: ByCaller, base_id: HexId, form: Annotated[Bas
 
 @router.post("/bases/{base_id}/stale", dependencies=writer)
 def reprocess_stale(request: Request, caller: ByCaller, base_id: HexId) -> Response:
-    """Embed the items again whose vectors come from another model than the base's."""
+    """Queue the items whose vectors come from another model than the base's, to be embedded again."""
     items = knowledge.reprocess_stale.by(caller, base_id)
     return done(
         request,

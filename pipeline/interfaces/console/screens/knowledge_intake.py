@@ -28,7 +28,7 @@ _URLS = TypeAdapter(list[Url])
 
 @router.get("/bases/{base_id}/add", dependencies=writer)
 def ask(request: Request, base_id: HexId) -> HTMLResponse:
-    """Show the forms."""
+    """Show the forms that add files, addresses and notes to a base."""
     return screen(request, "knowledge/add.html", base=knowledge.base(base_id), tab="add", most=MAX_FILES)
 
 
@@ -79,6 +79,6 @@ def _report(request: Request, base_id: str, added: Added) -> Response:
 
 @router.get("/bases/{base_id}/added")
 def report(request: Request, caller: ByCaller, base_id: HexId, report: Id) -> HTMLResponse:
-    """Show the outcome of an addition."""
+    """Show the outcome of an addition; an empty one if it is no longer kept."""
     added: Added | None = kept(request).get(caller.id, report)
     return screen(request, "knowledge/added.html", base=knowledge.base(base_id), added=added or Added(), tab="add")

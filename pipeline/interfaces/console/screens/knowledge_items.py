@@ -114,14 +114,14 @@ def file(item_id: HexId) -> FileResponse:
 
 @router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
 def reprocess(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Read and embed the item again."""
+    """Queue the item to be read and embedded again. Searches find its old chunks until then."""
     view = knowledge.reprocess.by(caller, item_id)
     return done(request, f"{view.name} is being read again. Searches find its current chunks until then.")
 
 
 @router.post("/{item_id}/cancel", dependencies=writer)
 def cancel(request: Request, caller: ByCaller, item_id: HexId) -> Response:
-    """Stop the item."""
+    """Stop the item, unless it has ended: it fails with the error `Cancelled`."""
     ignored = knowledge.cancel.by(caller, item_id) is CancelStatus.IGNORED
     return done(request, "The item had already ended." if ignored else "The item is stopped.")
 

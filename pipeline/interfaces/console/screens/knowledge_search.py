@@ -70,7 +70,7 @@ def _search(caller: Caller, question: Question) -> Hits:
 
 @router.get("/search")
 def show(request: Request, caller: ByCaller, question: Annotated[KeptQuestion, Query()]) -> HTMLResponse:
-    """Show the form with the hits of its query. A search that costs money shows only kept hits."""
+    """Show the form with the hits of its query. A search that calls a model shows only hits that `ask` kept."""
     paid = _paid(question)
     hits: Hits | None = kept(request).get(caller.id, question.kept) if question.kept else None
     if hits is None and question.q and not paid:
@@ -91,7 +91,8 @@ def show(request: Request, caller: ByCaller, question: Annotated[KeptQuestion, Q
 
 @router.post("/search")
 def ask(request: Request, caller: ByCaller, question: Annotated[Question, Form()]) -> Response:
-    """Search, and redirect to the page of the hits."""
+    """Redirect to the page of the hits. A search that calls a model runs here, and its hits are kept for that page; any
+    other runs there."""
     query = question.query()
     if _paid(question):
         query["kept"] = kept(request).put(caller.id, _search(caller, question))

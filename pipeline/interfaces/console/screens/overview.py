@@ -65,7 +65,7 @@ class OverviewQuery(live.ViewQuery):
 
 
 def css_of(state: str) -> str:
-    """Return the CSS class of a state of any flow: `done`, `failed`, `paused`, `waiting` or `working`."""
+    """Return the CSS class of a state of any flow: `done`, `failed`, `paused`, `waiting`, or else `working`."""
     return next((css for css, states in CSS.items() if state in states), "working")
 
 

@@ -68,7 +68,7 @@ def save(request: Request, caller: ByCaller, form: Annotated[Fields, Form()]) ->
 
 @router.post("/restart", dependencies=admin)
 def restart(request: Request, context: InContext) -> Response:
-    """Let the supervisor restart workers and servers."""
+    """Ask the supervisor to restart workers and servers. Raises `UserError` if none runs them."""
     if not ask_for_restart(context.settings):
         raise UserError("no supervisor runs these workers: restart them where you started them", code="not_supervised")
     return done(request, "Workers and this server restart: workers finish their work or give it back.")

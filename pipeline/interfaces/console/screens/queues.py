@@ -81,7 +81,7 @@ class BreakerRow:
 
 
 def key_of(name: str) -> str:
-    """Return a name's part of element ids, safe for CSS selectors."""
+    """Return the form of a name that element ids and CSS selectors allow: small letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower())
 
 

@@ -135,7 +135,7 @@ def replay(
     letter: Annotated[LetterId | Literal[""], Field()] = "",
     kind: Annotated[LetterKind | Literal["", "all"], Field()] = "",
 ) -> Response:
-    """Retry a dead letter, or all of a kind, or all."""
+    """Let workers retry a dead letter, or all of a `kind`, or with `all` every one."""
     if not letter and not kind:
         raise Refused("name what to retry", code="invalid")
     if letter:
@@ -245,7 +245,7 @@ def delete(
 def moment(text: str, zone: tzinfo) -> datetime:
     """Return the moment, in UTC, of a browser's date and time field; `zone` applies if the text names none.
 
-    Raises `Refused`.
+    Raises `Refused` for any other text, and for years before 1970 or after 2999.
     """
     try:
         parsed = datetime.fromisoformat(text)
@@ -263,7 +263,7 @@ def add(
     caller: ByCaller,
     form: Annotated[Form, Depends(uploaded(MOST_FILES))],
 ) -> Response:
-    """Add pictures from a browser."""
+    """Ingest the pictures of a form as frames, and say how many were left out and why."""
     added = [take(caller, form, file) for file in form.files]
     if not added:
         raise Refused("choose pictures first", code="invalid")

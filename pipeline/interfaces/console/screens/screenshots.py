@@ -195,7 +195,7 @@ def list_frames(
     status: WorkStatus | Literal[""] = "",
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show all frames."""
+    """Show the frames that match the filters, a page at a time, the latest first."""
     filters = {"source": source, "app": app, "status": status}
     rows = screenshots.screenshots.by(
         caller,
@@ -243,9 +243,9 @@ async def show_words(request: Request, caller: ByCaller, shot_id: RowId, q: Line
 
 
 async def _text(request: Request, caller: Caller, shot_id: int, *, read: bool) -> bytes | None:
-    """Return the places of a frame's text, as stored. `read`: recognise them now if unknown.
+    """Return the lines of a frame's text with their places, as the stored JSON. `read`: recognise them now if unknown.
 
-    None: unknown, or no picture.
+    None: unknown, or the frame has no picture.
     """
     shot = await run_sync(screenshots.screenshot.by, caller, shot_id)
     if shot.path is None:

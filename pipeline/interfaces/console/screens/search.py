@@ -17,7 +17,7 @@ _SHOWN = {"documents": "Documents", "knowledge": "Knowledge", "screenshots": "Sc
 
 @router.get("")
 def show(request: Request, caller: ByCaller, q: Line = "") -> HTMLResponse:
-    """Show hits by flow."""
+    """Show the hits of `q` in documents, knowledge bases and screenshots, without a call to a provider."""
     words = q.strip()
     result = everything.by(caller, words, each=EACH, by_meaning=False) if words else None
     hits = result.hits if result else []

@@ -144,7 +144,7 @@ def delete(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
 
 @router.post("/webhooks/{endpoint_id}/test", dependencies=writer)
 def test(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
-    """Send a test to an endpoint."""
+    """Let workers send the event `webhook.test` to an endpoint."""
     delivery = webhooks.test.by(caller, endpoint_id)
     return done(request, f"A test is on its way: delivery {delivery.id} shows its outcome.")
 
@@ -153,7 +153,7 @@ def test(request: Request, caller: ByCaller, endpoint_id: Id) -> Response:
 def replay_time(
     request: Request, caller: ByCaller, endpoint_id: Id, hours: Annotated[float, Form(gt=0, le=MAX_HOURS)]
 ) -> Response:
-    """Send an endpoint the events of the last hours again."""
+    """Let workers send an endpoint the stored events of the last `hours` again, delivered or not."""
     since = caller.context.db.now() - timedelta(hours=hours)
     return done(request, f"{plural(webhooks.replay_range.by(caller, endpoint_id, since), 'event')} will be sent again.")
 
@@ -180,7 +180,7 @@ def list_deliveries(request: Request, caller: ByCaller, page: Annotated[Deliveri
 def replay_failed(
     request: Request, caller: ByCaller, endpoint: Annotated[Annotated[Id | None, BLANK], Form()] = None
 ) -> Response:
-    """Send all failed deliveries again: of one endpoint, or of all active ones."""
+    """Let workers send all failed deliveries again: of one endpoint, or of all active ones."""
     deliveries = webhooks.replay_failed.by(caller, endpoint)
     words = plural(deliveries, "delivery", "deliveries")
     return done(
@@ -205,6 +205,6 @@ def show_delivery(request: Request, caller: ByCaller, delivery_id: RowId) -> HTM
 
 @router.post("/deliveries/{delivery_id}/replay", dependencies=writer)
 def replay(request: Request, caller: ByCaller, delivery_id: RowId) -> Response:
-    """Send a delivery again."""
+    """Let workers send a delivery again at once, whatever its outcome."""
     webhooks.replay.by(caller, delivery_id)
     return done(request, f"Delivery {delivery_id} is sent again.")

@@ -46,7 +46,8 @@ class Markdown(Excerpt):
 
 
 def cut(text: str, offset: int = 0, limit: int = 20_000) -> Excerpt:
-    """The piece of a text from `offset` on, and the offset of the next piece."""
+    """The piece of a text from character `offset` on, of at most `limit` characters, and the offset of the next
+    piece."""
     piece = text[offset : offset + limit]
     end = offset + len(piece)
     following = end if piece and end < len(text) else None
@@ -95,7 +96,11 @@ def get_markdown(call: Call, arguments: WhichText) -> Markdown:
 
 
 def _of_pages(document: Document, wanted: str) -> tuple[str, list[int], list[int]]:
-    """(the text, the pages in it, the pages that are not converted)."""
+    """(the text, the numbers of the pages in it, the numbers of requested pages that are not converted).
+
+    `wanted`: a range of numbers in the result, from 1. Raises `Refused` before the document is split and for more than
+    `MAX_PAGES` pages, `UserError` for a wrong range.
+    """
     if not document.pages:
         raise Refused(f"document {document.id} is not split into pages yet", code="no_result")
     numbers = parse_page_range(wanted, document.pages)

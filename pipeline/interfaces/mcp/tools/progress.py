@@ -24,7 +24,8 @@ Steps = Callable[[State], tuple[float, float | None, str]]
 async def followed(
     call: Call, read: Callable[[], State], settled: Callable[[State], bool], steps: Steps[State], wait_s: float
 ) -> State:
-    """Return the state of `read` once it is settled or `wait_s` seconds have passed; report each step until then."""
+    """Return the state of `read` once it is settled, `wait_s` seconds have passed, or the client or server ends the
+    call. Until then, report the progress whenever it has increased."""
     reported, deadline = -1.0, time.monotonic() + wait_s
 
     def moved(state: State) -> bool:
@@ -43,6 +44,6 @@ async def followed(
 
 
 def no_worker(context: Context) -> str:
-    """A sentence if no worker runs, else empty."""
+    """A sentence with a remedy if no worker is known to run, also while Redis is down; else empty."""
     now = fleet(context)
     return "" if now is not None and now.workers else "No worker is running: `penstock up` on the server starts one."
