@@ -139,7 +139,8 @@ def test_each_tool(writer: Assistant, server: Server, files: str) -> None:
     assert (document["status"], document["pages"]) == ("COMPLETED", PAGES)
     assert "# About Penstock" in result["structuredContent"]["beginning"]["markdown"]
     steps = [(step["progress"], step.get("total")) for step in result["progress"]]
-    assert steps[-1] == (PAGES, PAGES)
+    # The SDK drops a report that arrives in one read with the answer, so the last one may be missing.
+    assert steps[-1] in {(PAGES - 1, PAGES), (PAGES, PAGES)}
     assert steps == sorted(steps, key=lambda step: step[0])
 
     markdown = writer.use("get_markdown", document_id=document["id"], pages="1", limit=500)

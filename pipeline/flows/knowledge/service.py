@@ -296,6 +296,7 @@ def failed(context: Context, base_id: str) -> list[str]:
 def dismiss(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> list[str]:
     """Make a base's orphans FAILED, or those among `item_ids`; leave other items alone. Return the ids of the failed
     items. Rule: docs/sources/knowledge.md#orphans."""
+    context.redis.ping()  # Raises without Redis, where no worker seems to live and every item seems an orphan.
     orphans = queries.queue(context, base_id).orphan_item_ids
     wanted = orphans if item_ids is None else [item_id for item_id in item_ids if item_id in set(orphans)]
 

@@ -1,8 +1,10 @@
 """The status of queues is true: standings, orphans, recovery and dismissal."""
 
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
+import redis
 
 from pipeline.engine.launch import Places, Wanted
 from pipeline.engine.presence import Presence
@@ -128,6 +130,16 @@ def test_only_orphans_are_dismissed_as_failed(context: Context, driver: Driver, 
     assert (driver.row(orphan).status, driver.row(orphan).error) == (ItemStatus.FAILED, "Interrupted")
     assert driver.status(other) is ItemStatus.PREPROCESSING
     assert driver.row(orphan).admitted_at is None
+
+
+def test_nothing_is_dismissed_while_redis_is_down(
+    context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item_id,) = driver.note(base, "in line")
+    monkeypatch.setattr(context.redis, "execute_command", Mock(side_effect=redis.ConnectionError("down")))
+    with pytest.raises(redis.ConnectionError):
+        knowledge.dismiss(base, [item_id])
+    assert driver.status(item_id) is ItemStatus.PENDING
 
 
 @pytest.mark.both_databases

@@ -52,9 +52,13 @@ def retry(
         done = "will be converted again"
         carry_out(lambda: act(full_id, provider=provider, model=model, fresh=fresh), done, wait=wait)
         return
-    any_failed = status(full_id).failed_count > 0
-    done = "failed pages will be converted again" if any_failed else "no page has failed, nothing to do"
-    carry_out(lambda: retry_failed(full_id, provider=provider, model=model), done, wait=wait and any_failed)
+    before = status(full_id)
+    is_incomplete = before.failed_count > 0 or before.status.name in {"FAILED", "PARTIAL_FAILED"}
+    if before.failed_count:
+        done = "failed pages will be converted again"
+    else:
+        done = "missing pages will be converted" if is_incomplete else "no page has failed, nothing to do"
+    carry_out(lambda: retry_failed(full_id, provider=provider, model=model), done, wait=wait and is_incomplete)
 
 
 def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "", wait: Wait = False) -> None:

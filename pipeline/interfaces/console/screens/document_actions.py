@@ -89,6 +89,8 @@ def retry_failed(request: Request, caller: ByCaller, document_id: HexId, how: Ho
     before = documents.status.by(caller, document_id)
     document = documents.retry_failed.by(caller, document_id, **choice)
     if not before.failed_count:
+        if before.status is DocumentStatus.PARTIAL_FAILED:
+            return done(request, f"The missing pages of {document.filename} are being converted{_by(choice)}.")
         if before.status is not DocumentStatus.FAILED:
             return done(request, f"No page of {document.filename} has failed: nothing to do.")
         return done(request, f"{document.filename} is being {'merged' if document.pages else 'converted'} again.")

@@ -200,6 +200,9 @@ def test_pages_are_retried_with_the_chosen_provider(api: TestClient, context: Co
     assert "1 page of report.pdf being converted again" in post(api, document_id, "retry-failed", choice="local|").text
     assert pages(context, document_id)[1].status == P.RETRYING
     assert "nothing to do" in post(api, document_id, "retry-failed").text
+    cut_off = insert_document(context, D.PARTIAL_FAILED, [C, P.PENDING])
+    assert "The missing pages of report.pdf are being converted" in post(api, cut_off, "retry-failed").text
+    assert document(context, cut_off).status == D.PROCESSING
     refused = post(api, document_id, "retry")
     assert refused.status_code == 409
     assert "cannot retry" in refused.text
