@@ -40,7 +40,11 @@ class Transactions(Protocol):
     """The source of transactions: `storage.database.Database`."""
 
     def run(self, work: Callable[[Tx], Result], *, patience_s: float = ...) -> Result:
-        """Run `work` in a transaction; repeat it if the database was unreachable."""
+        """Run `work` in a transaction and return its result. Repeats it for up to `patience_s` while the database is
+        busy, locked or unreachable.
+
+        `work` must be safe to repeat: an earlier try may have committed before its answer was lost.
+        """
 
     def read(self) -> AbstractContextManager[ReadTx]:
         """Open a transaction that only reads."""

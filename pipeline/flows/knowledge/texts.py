@@ -49,8 +49,11 @@ def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000
 
 
 def _headings(above: Sequence[str], below: Sequence[str]) -> str:
-    """Return, as Markdown, the headings in `below`, those of a chunk, that are not in `above`, those of the chunk
-    before it: texts of chunks lack them."""
+    """Return, as Markdown, the headings of path `below` after the beginning that it shares with path `above`; paths
+    start with the outermost heading.
+
+    Only for gaps where `split` dropped a chunk of mere headings: other texts have theirs.
+    """
     shared = next((at for at, pair in enumerate(zip(above, below, strict=False)) if pair[0] != pair[1]), len(above))
     return "".join(f"{'#' * level} {name}\n\n" for level, name in enumerate(below, 1) if level > shared)
 

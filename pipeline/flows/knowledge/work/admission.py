@@ -59,9 +59,10 @@ def _under_way() -> Any:
 
 
 def _room(under_way: Sequence[Any], limits: KnowledgeSettings, closed: Container[str]) -> int:
-    """Return how many items may be admitted within the limits of items under way and of items being read.
+    """Return how many items the fleet may still admit: the smaller rest of the limits of items under way and being
+    read. May be negative.
 
-    May be negative.
+    `closed`: the names of providers with closed gates; items that wait for their vectors do not count as under way.
     """
     read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
     stuck = sum(
