@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 @app.task(name="maintenance.watchdog", ignore_result=True)
 def watch() -> int:
     """Open and close breakers by the calls on record, and end pauses that are over; return the number of changed
-    breakers and reopened queues.
+    breakers and reopened queues. If another process took the tick, only syncs the gates and returns 0.
 
     Also announces every closed gate, because workers may have missed it or started since, and advances the totals of
     calls.
@@ -45,7 +45,8 @@ def announce_gates(context: Context, queues: Collection[str]) -> None:
     """Note in Redis when these queues reopen, make all workers check their gates now, and plan a launch of all flows
     for the time when the first gate opens.
 
-    Raises nothing: workers check closed gates once a second anyway, and the sweep launches due scopes.
+    Logs errors of Redis and the broker instead of raising them: workers check closed gates once a second anyway, and
+    the sweep launches due scopes.
     """
     try:
         # This first shows whether Redis is reachable.

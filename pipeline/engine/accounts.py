@@ -166,8 +166,8 @@ def amount_of(parts: Iterable[Part], most: float) -> float:
 
 
 def check(tx: ReadTx, owner: str, most: float, amount: float = 0.0) -> None:
-    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), has spent that today, or cannot pay
-    `amount` beside its reservations."""
+    """Raise `OverCap` if this caller, who may spend `most` in a day (0: no cap), has spent that today; with an
+    `amount`, also if it exceeds the cap together with today's spending and the open reservations."""
     if not most:
         return
     today = balance(tx, owner)
@@ -301,9 +301,10 @@ def release(tx: Tx, reservations: Iterable[int]) -> None:
 
 
 def revise(tx: Tx, flow: str, item: str, parts: Sequence[Part]) -> None:
-    """Replace an item's estimate by a better one, before the first call for it.
+    """Replace the estimate for an item, before the first call for it, in each of its open reservations: one for each
+    caller who shares it.
 
-    Raises `OverCap` if that is more than was reserved, and the caller's cap does not cover it.
+    Raises `OverCap` if that is more than was reserved, and the difference exceeds what a caller's cap leaves.
     """
     current = (RESERVATIONS.c.flow == flow, RESERVATIONS.c.item_id == item, RESERVATIONS.c.ends_at.is_(None))
     for row in tx.execute(select(RESERVATIONS).where(*current)).all():

@@ -98,7 +98,7 @@ class Breaker:
         self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
     ) -> float:
         """Record a failed call; return the seconds for which this opens the breaker, or 0 if it opens nothing. A
-        permanent error counts as a success: the provider works.
+        permanent or cancelled error counts as a success: the provider works.
 
         `quota_reset`: returns the end of a daily quota after a given time. `closing`: called before a half-open breaker
         closes; if it raises, the breaker stays half-open.
@@ -123,7 +123,9 @@ class Breaker:
     def _failed(self, error: UnitError, closing: Callable[[], None]) -> float:
         """Record a failure that counts. Returns for how many seconds it opened the breaker.
 
-        If the provider answers a free question, the units are at fault: the breaker closes, and its waits do not grow.
+        A breaker that is not closed opens again. But if the provider answers a free question (`error.health`), the
+        units are at fault: a half-open breaker closes, an open one stays as it is, and a closed one that has counted
+        enough failures opens for its shortest time.
         """
         code = error.code or error.kind
         answers = error.health is not None and error.health.answers

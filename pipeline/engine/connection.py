@@ -30,8 +30,9 @@ _SENTINEL_TIMEOUT_S = 2.0
 
 
 def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Redis":
-    """Return a client that decodes text. It connects on first use, repeats a failed command `retries` times (by default
-    for about 5 s, as a restart of the server takes), and waits at most `timeout_s` for each answer.
+    """Return a client that decodes text. It connects on first use, waits at most `timeout_s` for each answer, and after
+    a lost connection, a timeout, or while Redis is full, repeats the command up to `retries` times (by default for
+    about 5 s, as a restart of the server takes). Redis may already have executed a repeated command.
 
     With `retries=0` a command fails at once. With `sentinel://`, each connection asks the sentinels for the master.
     Raises `RedisUrlError`.
@@ -61,7 +62,8 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
 
 
 def reach(url: str) -> None:
-    """Raise `RedisError` if this Redis does not answer the first try; ordinary clients would retry for seconds."""
+    """Raise `RedisError` if this Redis does not answer the first try; ordinary clients would retry for seconds. Raises
+    `RedisUrlError` for an invalid URL."""
     client = connect(url, retries=0)
     try:
         client.ping()

@@ -14,7 +14,8 @@ def under_way(delivery: str) -> bool:
 @contextmanager
 def first(delivery: str) -> Iterator[bool]:
     """Yield True if no other thread of this process works on this delivery: it counts as under way during the block.
-    Else yield False: the caller must not work on it."""
+    Else yield False: the caller must not work on it. This is no lock: two threads at the same moment may both get
+    True."""
     if delivery in _under_way:
         yield False
         return

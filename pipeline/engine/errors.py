@@ -49,7 +49,8 @@ class Health:
 
     def blames_unit(self, released_s_ago: float | None) -> bool:
         """Whether the unit is at fault: the provider answers a free question, or another call succeeded during this
-        one, or since the unit's last release. `released_s_ago`: seconds since that; None: never released."""
+        one, or since the unit's last release, in the last `LATELY_S` seconds. `released_s_ago`: seconds since that
+        release; None: never released."""
         if self.answers:
             return True
         if self.worked_s_ago is None:

@@ -156,8 +156,9 @@ class Scope:
         version holds.
 
         `windows` None: windows and concurrency stay as they are. `concurrency` None: no limit. `fields`: pauses and
-        caps; an empty text removes a field. `version`: an older one never overwrites a newer. `on_record`: returns the
-        recorded calls of the last so many seconds, to fill new or lost windows; without it these start empty.
+        caps; an empty text removes a field. `version`: an older one never overwrites a newer; 0 applies in any case.
+        `on_record`: returns the recorded calls of the last so many seconds, to fill new or lost windows; without it
+        these start empty.
         """
         values: dict[str, str | float] = dict(fields or {})
         wanted = ""

@@ -74,7 +74,8 @@ class GuardedCall:
         """Make one call, note its outcome at gate and breaker, and return its result. `usage_of` returns the model,
         input tokens and output tokens of a result.
 
-        Raises `GateClosed` if the gate closed before the request was sent, and any error of `ask`.
+        Raises `GateClosed` if the gate, closed or full, refuses the call before the request is sent, and any error of
+        `ask`.
         """
         provider, _, capability = self.breaker.name.partition(":")
         with span("ai.call", provider=provider, capability=capability, queue=self.gate.queue) as note:

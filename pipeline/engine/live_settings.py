@@ -93,7 +93,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def amount(text: str) -> float:
-    """Parse an amount of money, 0 or more. Raises `ValueError`."""
+    """Parse an amount of money, from 0 to less than 1,000,000,000. Raises `ValueError`."""
     try:
         number = float(text)
     except ValueError:

@@ -30,7 +30,8 @@ _BEHIND_COMMANDS = ("pipeline.engine", "pipeline.providers", "pipeline.storage",
 def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
     """Send structlog and the standard library's logging through one handler on standard error.
 
-    `for_command`: log errors only, because the command reports events in its own sentences.
+    `for_command`: log only errors of engine, providers, storage and tasks, because the command reports their events in
+    its own sentences.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

@@ -63,7 +63,7 @@ class Presence:
         return self._workers.holders()
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """The reported facts by worker, with their age as `seen_s`. Empty for a worker that reports none."""
+        """The reported facts by live worker, with their age as `seen_s`. Empty for a worker that reports none."""
         workers = sorted(self.alive())
         with self._redis.pipeline(transaction=False) as pipe:
             for worker in workers:
@@ -83,11 +83,12 @@ class Presence:
         return wanted & (self.alive() | self._pools.holders()) if wanted else set()
 
     def missed_twice(self, processes: Iterable[str], within_s: float = 60, apart_s: float = 0) -> set[str]:
-        """Return the processes among these that are absent now and were absent at the last call, if that was within
-        `within_s` seconds.
+        """Return the processes among these that are absent now and were absent at the last call, in this process or
+        another, if that was within `within_s` seconds.
 
         Twice, because Redis may just have been emptied, or the process started: by the next call a live one is present.
-        Because two calls may follow each other closely, `apart_s` seconds must lie between the misses.
+        Because calls may follow each other closely, `apart_s` seconds must lie between the first of the successive
+        misses and now.
         """
         wanted = set(processes)
         if not wanted:

@@ -20,7 +20,8 @@ class ForeignSocket(RedisError):
 
 
 def check(socket: str) -> None:
-    """Raise `ForeignSocket` unless the socket's folder is private to this user; `OSError` if it does not exist."""
+    """Raise `ForeignSocket` unless the socket's folder is private to this user; `OSError` if the folder does not
+    exist."""
     folder = Path(socket).parent
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:

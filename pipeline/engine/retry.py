@@ -71,8 +71,10 @@ class Policy:
 def decide(error: UnitError, attempt: int, now: datetime, policy: Policy, past: Past = Past()) -> Decision:
     """Decide about a unit whose attempt number `attempt` (1-based) ended in `error`.
 
-    A server's Retry-After overrides any table. Permanent errors are never retried. A failure of the provider (not of
-    the unit) uses no attempt, however long it lasts. An unwanted result gives the unit back.
+    Permanent errors are never retried. An unwanted result gives the unit back. A failure of the provider (not of the
+    unit) uses no attempt, however long it lasts. A quota, a rate limit or an unavailable provider releases the unit at
+    once, for its gate to wait; a rate limit that the unit may have caused does so at most `MAX_RELEASES` times. For
+    other errors, a server's Retry-After replaces the wait of `policy`.
     """
     if error.kind is ErrorKind.CANCELLED:
         return Drop()

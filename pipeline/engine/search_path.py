@@ -27,8 +27,8 @@ def program(module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return all environment variables for a child process, with `PYTHONPATH` changed so that it imports the same
-    Penstock and no stray module."""
+    """Return all environment variables for a child process, with `PYTHONSAFEPATH` set, and `PYTHONPATH` changed so that
+    it imports the same Penstock and no stray module."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     safe_entries = [entry for entry in entries if not _is_root(entry) and not is_stray(entry)]
     wanted = safe_entries if ROOT in _installed() else [ROOT, *safe_entries]

@@ -108,7 +108,8 @@ class Machine(Generic[State, Event]):
     ) -> None:
         """Move many rows, each with its own values: mappings with `id`, `claim_id` and the columns to set.
 
-        The caller has locked the rows' scope and holds each claim; otherwise raises `StaleClaim`.
+        The caller has locked the rows' scope and holds each claim. If a claim is lost, or a row may not take `event`,
+        raises `StaleClaim` after moving the others.
         """
         moved = self.move_held(session, table, event, rows, **values)
         if moved != len(rows):
@@ -118,7 +119,7 @@ class Machine(Generic[State, Event]):
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
     ) -> int:
         """Move many rows, each with its own values: mappings with `id`, `claim_id` and the columns to set. Skips rows
-        whose claims were lost; returns how many moved."""
+        whose claims were lost or whose state may not take `event`; returns how many moved."""
         if not rows:
             return 0
         columns = tuple(name for name in rows[0] if name not in {"id", "claim_id"})

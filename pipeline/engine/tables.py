@@ -89,7 +89,8 @@ def table_of(model: type[Any]) -> Table:
 
 
 def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows, at least one, all with the same columns. A row replaces the one with its primary key."""
+    """Insert rows, at least one, all with the same columns. If a row with the same primary key exists, overwrite these
+    columns of it instead."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     # Rows as parameters: a statement with thousands of values takes longer to compile than to run.
     statement = insert(table)

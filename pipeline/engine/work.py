@@ -185,7 +185,7 @@ def claim(
     **values: Any,
 ) -> list[Any]:
     """Claim up to `limit` due units of a locked scope, each for one more attempt; return their rows in the order of
-    claiming. `values`: further columns to set. `parameters`: values of bindparams in `where`.
+    `work.order`. `values`: further columns to set. `parameters`: values of bindparams in `where`.
 
     With a `limit` above 1, claims units without attempts, or else a single one with attempts: a unit that kills its
     worker must not spend the attempts of other units claimed with it.
@@ -242,9 +242,9 @@ def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
 
 
 def settle(tx: Tx, work: Work, scope: Any, *outcomes: Outcome) -> Changes:
-    """Write the outcomes of units of a locked scope, except those whose claims were lost; then update the scope
-    (`work.after`). Return what changed. `engine.retry.decide` decides whether a unit with an error waits, is given
-    back, or fails."""
+    """Write the outcomes of units of a locked scope, except those whose claims were lost; then, if any changed, update
+    the scope (`work.after`). Return what changed. `engine.retry.decide` decides whether a unit with an error waits, is
+    given back, or fails."""
     # The UPDATE of a single unit names its claim, and reports whether that held: no query needed before.
     owned = held(tx, work, outcomes) if len(outcomes) > 1 else {outcome.unit.id for outcome in outcomes}
     pasts = _pasts(tx, work, outcomes)
@@ -367,7 +367,8 @@ def give_back(
 
 
 def refuse(tx: Tx, work: Work, scope: Any, error: UnitError, *where: ColumnElement[bool]) -> tuple[Any, ...]:
-    """Fail the due units of a locked scope that match, because no worker can do them; return their ids."""
+    """Fail the due units of a locked scope that match, because no worker can do them; return their ids. `error`: a
+    permanent one, since other errors let units wait."""
     outcomes: list[Outcome] = []
     no_process = Owner(f"none:0:{uuid4().hex[:6]}", "")
     while rows := claim(tx, work, scope, no_process, *where, limit=REFUSED_AT_ONCE):
@@ -387,10 +388,10 @@ def give_back_earlier(tx: Tx, work: Work, scope: Any, owner: Owner) -> Changes:
 
 
 def free_lost(db: Transactions, work: Work, absent: Iterable[str]) -> dict[Any, Counter[str]]:
-    """Give back units of these absent processes, and units beyond their lease. Return, for each scope, the number of
-    its units that were given back or failed, by their former state.
+    """Give back units of these absent processes, and units beyond their lease; fail those without attempts left.
+    Return, for each scope, the number of its units that were given back or failed, by their former state.
 
-    An error in one scope does not stop the others.
+    A database error in one scope does not stop the others.
     """
     table, absent_processes = work.table, sorted(absent)
     conditions: list[Condition] = [lambda now: table.c.lease_until < now]

@@ -71,7 +71,8 @@ def sync(
 ) -> SyncReport:
     """Sync the songs with the music library (or with the files in `folder`) in this process, until that is done.
 
-    A server syncs for one caller at a time. Raises `Refused` (409) for other callers.
+    A server runs one sync at a time. During that, raises `Refused` (409) for any other request, also of the same
+    caller.
     """
     if caller.quotas is None:
         return sync_libraries(caller.context, on_page, folder)

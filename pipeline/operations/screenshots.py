@@ -253,7 +253,7 @@ class Replayed:
 @operation(Scope.WRITE, spends=True)
 def replay_letters(caller: Caller, letters: Iterable[str] | None = None, kind: str = "") -> Replayed:
     """Replay these dead letters, such as `batch:4`; the result lists names that are not dead letters. None: replay all,
-    or all of a kind."""
+    or all of a `kind`, which counts only then."""
     if letters is None:
         done = sum(len(replay.by(caller, each)) for each in ([kind] if kind else LetterKind))
         return Replayed(done, done, [])

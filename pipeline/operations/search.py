@@ -38,8 +38,9 @@ class Hits:
 
 @operation(Scope.READ)
 def search(caller: Caller, words: str, *, each: int = EACH, by_meaning: bool = True) -> Hits:
-    """Search every flow for at most `each` hits. `by_meaning=False` calls no provider, so it is free. Raises
-    `UserError` without words, and `OverCap` for a search by meaning, if the caller has spent its cap."""
+    """Search documents, knowledge bases and screenshots, each for at most `each` hits; their hits alternate.
+    `by_meaning=False` calls no provider that costs money. Raises `UserError` without words, and `OverCap` for a search
+    by meaning, if the caller has spent its cap."""
     context = caller.context
     if by_meaning:
         caller.check_spending()

@@ -226,7 +226,8 @@ def _quota_ids(details: list[dict[str, object]]) -> Iterator[str]:
 
 
 def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, *, limited: bool) -> float | None:
-    """Return the seconds that the server asks to wait, from 0 to `MAX_WAIT_S`; None if it does not say.
+    """Return the seconds that the server asks to wait, from 0 to `MAX_WAIT_S`; None if it does not say. For a used-up
+    quota of a day, only the Retry-After headers count.
 
     `limited`: the call hit a limit. Reset times come with every reply, and count only then.
     """
@@ -247,7 +248,8 @@ def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, 
 
 
 def duration_s(value: object) -> float | None:
-    """Return the seconds in "34s", "6m0s", "1h2m3.5s", "120ms" or a plain number; None for other values."""
+    """Return the seconds in a text such as "34s", "6m0s", "1h2m3.5s", "120ms" or "34"; None for other texts, and for
+    any value that is not a text."""
     if not isinstance(value, str) or not (value := value.strip()):
         return None
     if (number := _number(value)) is not None:

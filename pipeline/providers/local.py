@@ -52,8 +52,9 @@ class LocalConverter:
             yield _LocalReader(pages)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """Return (key, prompt hash), hex. The key changes with the file's size or modification time, not only with its
-        content: hashing a file would cost more than the free conversion that it saves. Raises `OSError`."""
+        """Return (key, prompt hash), hex. The key depends on the paths, sizes and modification times of the page's
+        files, not on their content: hashing a file would cost more than the free conversion that it saves. Raises
+        `OSError`."""
         options = self._options
         facts = [
             LOCAL,

@@ -122,9 +122,11 @@ class NodePages:
         return nullcontext(self._reader)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """Return (key, prompt hash), hex. Raises `UnitError` if the picture cannot be read.
+        """Return (key, prompt hash), hex. Raises `UnitError` if the picture is missing, cannot be read, or is not PNG,
+        JPEG or WebP.
 
-        With pictures to cut out, the key is specific to their folder, since the Markdown links to files there."""
+        With pictures to cut out, the key is specific to their folder, since the Markdown links to files there.
+        """
         image, _ = read_image(page)
         facts = self._facts + (f"\n{page.number}\n{page.pictures}".encode() if page.pictures else b"")
         return hashlib.sha256(hashlib.sha256(image).digest() + facts).hexdigest(), hashlib.sha256().hexdigest()

@@ -29,8 +29,8 @@ def query_vector(
     """Return the vector of `words`, from one call through the gate of `queue`, recorded and charged as a search of
     `flow`.
 
-    Waits up to `patience_s` seconds while the gate is full or closed, then raises `GateClosed`. Raises `UnitError`,
-    `RedisError`, and `OverCap` if the caller cannot pay.
+    Waits while the gate is full or closed; raises `GateClosed` as soon as the next wait would exceed `patience_s`
+    seconds in all. Raises `UnitError`, `RedisError`, and `OverCap` if the caller cannot pay.
     """
     with _reserved(context, flow, maker) as of:
         guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")

@@ -30,7 +30,7 @@ def resume(context: Context, queue: str) -> None:
 
 def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str = "by hand") -> float:
     """Open a breaker for `seconds`, 0 for its cool-down; never shorten an opening. Return the seconds left. Raises
-    `UserError` for an unknown one."""
+    `UserError` for an unknown one, and `RedisError`."""
     breaker = gates.require_breaker(context, name)
     left_s = breaker.open(seconds, reason)
     gates.remember_breaker(context, name, breaker.inspect())
@@ -39,7 +39,8 @@ def open_breaker(context: Context, name: str, seconds: float = 0.0, reason: str 
 
 
 def close_breaker(context: Context, name: str) -> None:
-    """Close a breaker now, before its time is over. Raises `UserError` for an unknown one."""
+    """Close a breaker now, before its time is over. Raises `UserError` for an unknown one, and `RedisError`, perhaps
+    after the database has recorded the closing."""
     breaker = gates.require_breaker(context, name)
     # The database first: a worker that starts in between would reopen it.
     gates.remember_breaker(context, name, None, "by hand")

@@ -98,8 +98,9 @@ def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
 
 
 def lists_in(text: str, names: Iterable[str]) -> Mapping[str, list[object]]:
-    """Return the list of each of these names at the top of a reply, empty if it is missing; of invalid JSON, the items
-    before it breaks off."""
+    """Return the list of each of these names at the top of a reply, empty if it is missing. Of a reply that is invalid
+    JSON, too long or nested too deeply, return the whole items, before it breaks off, of the first list with the name
+    at any depth."""
     names = list(names)
     try:
         data = as_json(text)
@@ -122,8 +123,8 @@ def only_list_in(text: str, name: str) -> list[object]:
 
 
 def finite_vectors(rows: object, count: int) -> list[list[float]]:
-    """Return `rows` as `count` vectors of floats, checked: all of one length, and without NaN. Raises `ValueError`,
-    which describes the problem."""
+    """Return `rows` as `count` vectors of floats, checked: not empty, all of one length up to `MAX_DIMENSIONS`, and of
+    finite numbers. Raises `ValueError`, which describes the problem."""
     if not isinstance(rows, list) or len(rows) != count:
         raise ValueError(f"other than {count} vectors")
     for values in rows:

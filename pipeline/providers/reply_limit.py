@@ -20,7 +20,7 @@ class ReplyLimit:
 
     async def apply(self, response: httpx2.Response) -> None:
         """Wrap the content of a response, as a hook of an `httpx2.AsyncClient`: it arrives unpacked, and reading more
-        than `max_bytes` raises the refusal."""
+        than `max_bytes` raises the refusal. Raises the refusal at once for an unknown content encoding."""
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         codings = [coding.strip().lower() for coding in response.headers.get("content-encoding", "").split(",")]
         if unknown := [coding for coding in codings if coding not in _READABLE]:

@@ -41,11 +41,11 @@ class Tracer:
         inputs: Sequence[str],
         ask: Callable[[], Result],
     ) -> Result:
-        """Make one call through the gate, and set `trace`, also after a failure. Raises what `ask` raises, `GateClosed`
-        (nothing was sent, so no trace), and `UnitError` without a gate.
+        """Make one call through the gate, and set `trace`, also after a `UnitError` of `ask`. Raises what `ask` raises,
+        `GateClosed` (nothing was sent, so no trace), and `UnitError` without a gate.
 
-        `inputs`: everything that the answer depends on. If a paid answer to the same request is kept, return that
-        without a call.
+        `inputs`: everything that the answer depends on. If `subject` has a claim, and a paid answer to the same request
+        is kept, returns that without a call.
         """
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)

@@ -48,8 +48,9 @@ QUICK = ("packages", "settings", "data folder", "database", "installation", "red
 
 
 def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
-    """Run all checks, or those with the names in `only`; return their results in the order in which to fix problems. A
-    check that raises has failed."""
+    """Run all checks, or those with the names in `only`, in that order; return their results. All checks come in the
+    order in which to fix problems. A check that raises an error of Penstock, the system, the database or Redis has
+    failed."""
     results: list[Check] = []
     runners: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
         "packages": (_versions, ""),
@@ -156,7 +157,7 @@ def _installation(settings: Settings) -> Iterator[Check]:
 
 
 def _tables(settings: Settings) -> Iterator[Check]:
-    """Yield the size of every table with rows."""
+    """Yield the size of every table with rows; nothing unless the schema is current."""
     context = new_context(settings)
     if not _is_current(context):
         return
@@ -200,7 +201,8 @@ def _redis(settings: Settings) -> Iterator[Check]:
 
 
 def _sentinels(settings: Settings) -> Iterator[Check]:
-    """Yield the master's address, and whether another server could replace it."""
+    """Yield how many sentinels agree, the master's address, and whether another server could replace it; nothing
+    without sentinels."""
     views = ask_sentinels(settings.effective_redis_url)
     if not views:
         return

@@ -158,7 +158,8 @@ class Supervisor:
         info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
 
     def _restart(self) -> None:
-        """Restart all processes except Redis with the current settings. If the settings are invalid, change nothing."""
+        """Restart workers, beat and servers, but neither Redis nor readers, with the current settings. If the settings
+        are invalid, change nothing."""
         _restart_path(self._settings).unlink(missing_ok=True)
         try:
             self._settings = Settings()

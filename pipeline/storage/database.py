@@ -129,9 +129,9 @@ class Database:
         """Run `work` in a transaction and return its result; retry for up to `patience_s` while the database is busy or
         unavailable.
 
-        Sends its dispatches after the commit. `work` must be safe to repeat: every write in it compares with values it
-        read or names its claim. If an answer is lost after a claim, the next try claims the same again. Raises
-        `UserError` for values that it cannot store.
+        Sends its dispatches after the commit. `work` must be safe to repeat, since an earlier try may have committed
+        before its answer was lost: every write in it compares with values it read or names its claim. If an answer is
+        lost after a claim, the next try claims the same again. Raises `UserError` for values that it cannot store.
         """
         tries, dispatch = Tries(), Dispatch()
 

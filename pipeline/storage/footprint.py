@@ -28,7 +28,8 @@ class Footprint:
 
 def footprint(folder: Path, patience_s: float = PATIENCE_S) -> Footprint:
     """Count the files in a folder and its folders, and add up their sizes, for at most `patience_s`; `is_whole` says
-    whether that was enough. Raises `OSError` if its disk cannot be read."""
+    whether that was enough. Leaves out what disappears or cannot be read. Raises `OSError` if the folder's disk cannot
+    be read."""
     until = time.monotonic() + patience_s
     room = shutil.disk_usage(folder)
     counted = files = 0

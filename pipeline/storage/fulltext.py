@@ -63,8 +63,8 @@ class Text:
 
 
 def terms(words: str, most: int = 10_000) -> list[str]:
-    """Return the terms under which a text is indexed, in order, at most `most`: words without case and accents; of CJK,
-    each pair of characters."""
+    """Return the terms under which a text is indexed, in order, at most `most`: words, cut to `_LONGEST_TERM`
+    characters, without case and accents; of CJK, each pair of characters, then the last character alone."""
     result: list[str] = []
     for match in _TERM.finditer(plain(_folded(words))):
         run = match.group()

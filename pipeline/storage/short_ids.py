@@ -15,8 +15,8 @@ _AFTER = "zz"
 
 
 def one_of(ids: Iterable[str], beginning: str, noun: str) -> str | None:
-    """Return the id that equals or starts with `beginning`; None if none does, or `beginning` is empty. Raises
-    `UserError` for several. `noun`: the plural for its message."""
+    """Return the id that equals `beginning`, or else the one that starts with it; None if none does, or `beginning` is
+    empty. Raises `UserError` if several start with it and none equals it. `noun`: the plural for its message."""
     matches = sorted({id_ for id_ in ids if id_.startswith(beginning)}) if beginning else []
     if len(matches) > 1 and beginning not in matches:
         raise UserError(f"several {noun} begin with {beginning}: give more of the id", code="ambiguous")
@@ -24,8 +24,9 @@ def one_of(ids: Iterable[str], beginning: str, noun: str) -> str | None:
 
 
 def resolve(context: Context, column: ColumnElement[Any], beginning: str, noun: str) -> str | None:
-    """Return the id in an indexed column that equals or starts with `beginning`; None if none does, or `beginning` is
-    empty. Raises `UserError` for several. `noun`: the plural for its message."""
+    """Return the id in an indexed column that equals `beginning`, or else the one that starts with it; None if none
+    does, or `beginning` is empty. Raises `UserError` if several start with it and none equals it. `noun`: the plural
+    for its message."""
     # A range, since LIKE would read every id.
     near = select(column).where(column >= beginning, column < beginning + _AFTER).distinct().order_by(column).limit(3)
     with context.db.read() as session:
