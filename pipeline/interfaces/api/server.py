@@ -34,7 +34,8 @@ class NoKey(UserError):
 def listen(context: Context, host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
-    Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an address that this machine does not have.
+    Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an unusable certificate or an address on which it cannot
+    listen.
     """
     if not is_loopback(host) and not api_keys.any_usable(context):
         raise NoKey(host)

@@ -57,7 +57,8 @@ def help_of(command: Callable[..., None]) -> str:
 
 
 def all_settings() -> "Settings":
-    """The settings, after checking all names and values. Raises `UnreadableSettingsError`."""
+    """The settings, after checking all names and values. Raises `UnreadableSettingsError` or pydantic's
+    `ValidationError`."""
     from pipeline.settings import get_settings
 
     settings = get_settings()
@@ -70,7 +71,7 @@ def all_settings() -> "Settings":
 
 def ready() -> "Settings":
     """The settings, after migrating the embedded database. Raises `UserError` if the user's own database needs
-    `penstock migrate`."""
+    `penstock migrate`, `ForeignFolder` if the data folder is another database's, and the errors of `all_settings`."""
     from pipeline.standalone.stack import migrate_embedded
 
     settings = all_settings()

@@ -40,7 +40,7 @@ def life_days(expires: str, noun: str) -> float | None:
 
 
 def show_once(secret: str, credential: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:
-    """Print a new credential: only the secret goes to standard output."""
+    """Print a new credential: on standard output only the secret, or with `as_json` everything."""
     if as_json:
         from pipeline.engine.views import plain
 

@@ -14,7 +14,7 @@ COLUMNS = "name,state,result,received,runtime,worker,uuid"
 def flower_arguments(flower_options: Sequence[str]) -> list[str]:
     """Flower's options, made safe: by default it listens on this machine's loopback address.
 
-    Raises `UserError` where it would listen elsewhere without a login, and for unknown options.
+    Raises `UserError` where it would listen elsewhere without a login, and for options or values that Flower refuses.
     """
     from flower.command import apply_env_options, apply_options
     from flower.options import options

@@ -30,8 +30,8 @@ def _whole(find: Callable[["Context", str], str | None]) -> Callback:
 
 
 def whole(flow: str, noun: str) -> Callback:
-    """Return a callback that completes shortened ids of a flow's rows: it raises `UserError` for a text that several
-    ids begin with. `noun`: their kind in `Flow.ids`."""
+    """Return a callback that completes shortened ids of a flow's rows. It leaves a text that no id begins with
+    unchanged, and raises `UserError` for one that several begin with. `noun`: their kind in `Flow.ids`."""
     return _whole(
         lambda context, start: import_module(f"pipeline.flows.{flow}.flow").FLOW.resolve(context, noun, start)
     )

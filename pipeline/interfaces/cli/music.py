@@ -139,7 +139,8 @@ def _bar(snapshot: "MusicStatus") -> "Bar":
 
 
 def _print_end(snapshot: "MusicStatus") -> None:
-    """Report how a run ended, and exit with 1 if it failed or was stopped, with 3 if some songs failed; else return."""
+    """Report how a run ended, and exit with 1 if it failed or was stopped, with 3 if some of its songs or batches
+    failed; else return."""
     run = snapshot.run
     if run is not None and run.outcome in {"failed", "stopped"}:
         how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."

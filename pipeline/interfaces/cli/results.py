@@ -136,7 +136,7 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
 
 def write(document: "Document", path: Path, form: Format, origin: Origin | None = None) -> None:
     """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it, over files of these
-    names. Raises `OSError`.
+    names. Raises `OSError`, and `UserError` if the document has no result or was deleted.
 
     `origin`: its source and options, which `Record.of` reads later; None records nothing.
     """

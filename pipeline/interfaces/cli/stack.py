@@ -45,7 +45,8 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
     """Run the stack until a signal ends it; `api` and `gateway`: with these servers, None: as the settings say. Calls
     `when_ready` once workers are ready.
 
-    First waits until another command's stack in this data folder ends. Raises `UserError` if `up` runs here already.
+    First waits until another command's stack in this data folder ends. Raises `UserError` if `up` runs here already,
+    the port of a server is taken, or the data folder is deleted while the stack runs.
     """
     import psutil
 

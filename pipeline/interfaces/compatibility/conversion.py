@@ -23,7 +23,7 @@ MAX_FILES = 20
 async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator[Form]:
     """Yield the request's form; its files are on disk as long as the context lasts.
 
-    Raises `Refused` for no file or too many.
+    Raises `Refused` for no file, and the errors of `receive`.
     """
     async with receive(request, max_files) as form:
         if not form.files:
@@ -32,7 +32,8 @@ async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator
 
 
 def submit(caller: Caller, file: File, options: Options) -> str:
-    """Submit a file; return the document's id. Cuts a page range that reaches beyond the last page. Blocks."""
+    """Submit a file; return the document's id. If its page range `A-B` is refused, as one beyond the last page is,
+    submits `A-` instead. Blocks."""
 
     def send(options: Options) -> str:
         return documents.submit_upload.by(caller, file.path, file.filename, options, file.sha256).id
@@ -47,7 +48,8 @@ def submit(caller: Caller, file: File, options: Options) -> str:
 
 
 async def settled(caller: Caller, ids: Sequence[str], timeout_s: float) -> list[Document]:
-    """Wait until all documents are at rest, at most `timeout_s`; return their state then, without deleted ones."""
+    """Wait until all documents are at rest, at most `timeout_s`, or not at all if too many requests wait; return their
+    state then, without deleted ones."""
     read = partial(documents.several.by, caller, ids)
     return await wait_for(caller, read, lambda states: all(document.at_rest for document in states), timeout_s)
 

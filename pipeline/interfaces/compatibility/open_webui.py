@@ -93,7 +93,8 @@ async def _converted(caller: Caller, ids: list[str]) -> list[Document]:
 
 
 def _pages(caller: Caller, document: Document, filename: str) -> list[dict[str, Any]]:
-    """A dict for each page with text, whose page number counts from 0. Raises `Refused` if no page has text."""
+    """A dict for each page with text, also the reason for a missing one; page numbers are those in the file, from 0.
+    Raises `Refused` if no page has text."""
     pages = [
         {
             "page_content": text,

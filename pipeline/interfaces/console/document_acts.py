@@ -71,7 +71,8 @@ def can_retry_pages(document: DocumentView) -> bool:
 
 
 def choices(settings: Settings) -> list[Choice]:
-    """Return every configured provider with every model that its configuration names."""
+    """Return every configured provider with every model that its configuration names; the local one and inference nodes
+    once, without a model."""
     options = []
     for name in registry.names(settings):
         if name == LOCAL:

@@ -101,7 +101,8 @@ class Topic:
     """Element id → (the version of its last change, its HTML; None: it was removed)."""
 
     async def follow(self) -> None:
-        """While the topic has readers, render at once, after each event that matches, and every `every_s` seconds."""
+        """While the topic has readers, render at once, after events and progress that match, and every `every_s`
+        seconds. One rendering may follow several events; a failed one is repeated."""
         wanted = self.view.matches(self.query)
         rest_s = RETRY_S
         while self.readers and not self.feed.ending.is_set():
@@ -127,7 +128,7 @@ class Topic:
     async def _render(self) -> float | None:
         """Render and publish what changed; return the processor seconds used.
 
-        None: it failed, and the old fragments stay.
+        None: it failed, and the old fragments stay; the words of a `UserError` are shown beside them.
         """
         try:
             fragments, cost_s = await run_sync(self._fragments, limiter=self.threads)

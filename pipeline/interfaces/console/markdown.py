@@ -66,8 +66,8 @@ def html(parts: Sequence[str], caller: str, pictures: str = "") -> Shown:
     """Return these texts as sanitised HTML, in all at most `MAX_CHARACTERS` of them. `pictures`: the address below
     which linked pictures are.
 
-    Shows their source, with a note, if rendering takes too long, or if too many texts of `caller` or of all callers are
-    being rendered.
+    Shows their source, with a note, if rendering fails or takes too long, or if too many texts of `caller` or of all
+    callers are being rendered.
     """
     parts = _cut(parts)
     if not any(parts):

@@ -59,7 +59,8 @@ class Reading:
 def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, caller: str, words: str = "") -> Reading:
     """Return the page's Markdown as sections of HTML, one for each block of `layout`, with `words` marked.
 
-    Without blocks that match the text, it is one section without a box.
+    Without blocks that match the text, or with more than `MOST_BLOCKS`, it is one section without a box; none for a
+    blank text.
     """
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
     blocks = layout["blocks"] if layout else []

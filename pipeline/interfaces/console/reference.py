@@ -121,8 +121,8 @@ def answers(document: Document, operation: Operation) -> list[Answer]:
 
 
 def curl(document: Document, operation: Operation, server: str, *, key: bool) -> str:
-    """Return a curl command that calls the operation at `server`, with an example of its JSON body, or the required
-    fields of its form.
+    """Return a curl command that calls the operation at `server`, with an example of its JSON body, or up to three
+    fields of its form: files and required ones.
 
     `key`: with the header of a key.
     """
@@ -221,7 +221,8 @@ def _example(document: Document, schema: Document) -> str:
 
 
 def _sample(document: Document, schema: Document, depth: int) -> Any:
-    """Return the schema's example, or build one from the examples of its parts."""
+    """Return the schema's example, or build one from the examples of its parts, its first value or its default; None
+    without these, or below `DEEPEST` levels."""
     alternatives = _alternatives(document, schema)
     if not alternatives or depth > DEEPEST:
         return None

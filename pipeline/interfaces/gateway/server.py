@@ -53,7 +53,8 @@ class NameTaken(UserError):
 def listen(context: Context, host: str, port: int) -> socket.socket:
     """Open the listening socket.
 
-    Raises `NoToken`, `NoTls`, `PortInUse`, or `UserError` for an address of another machine or an unusable certificate.
+    Raises `NoToken`, `NoTls`, `PortInUse`, or `UserError` for an unusable certificate or an address on which it cannot
+    listen.
     """
     if not is_loopback(host) and not tokens.any_usable(context):
         raise NoToken(host)

@@ -26,7 +26,8 @@ def is_upload(headers: Headers) -> bool:
 
 
 class BodyLimits:
-    """Raises `Refused`: 413 for a body too large, at once where the head declares it; 408 for a body that stalls.
+    """Raises `Refused`: 413 for a body too large, at once where the head declares it; 408 for one that stalls or takes
+    too long; 429 or 503 while other small bodies fill the memory allowed for them.
 
     A client that stops reading the answer loses its connection after the idle time-out.
     """

@@ -37,7 +37,8 @@ class PortInUse(UserError):
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:
-    """Return a listening socket. Raises `PortInUse`, or `UserError` for an address that this machine does not have.
+    """Return a listening socket. Raises `PortInUse`, or `UserError` if listening fails otherwise, as for an unknown
+    host, an address of another machine or a port that needs root.
 
     `setting`: the setting of the port, named in the error.
     """
@@ -98,7 +99,7 @@ class Server(uvicorn.Server):
         self._wake: Callable[[], object] = lambda: None
 
     async def main_loop(self) -> None:
-        """Tick once a second, as the `Date` header needs, until a signal ends the server. uvicorn ticks ten times."""
+        """Tick once a second, as the `Date` header needs, until the server is to stop. uvicorn ticks ten times."""
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         self._wake = lambda: loop.call_soon_threadsafe(ended.set)
         while not await self.on_tick(0):

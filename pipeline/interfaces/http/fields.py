@@ -33,7 +33,8 @@ def _line(text: str) -> str:
 
 
 def clean_lines(text: str) -> str:
-    """Return the text unchanged. Raises `ValueError` for control characters other than line breaks and tabs."""
+    """Return the text unchanged. Raises `ValueError` for lone surrogates, and for control characters other than line
+    breaks and tabs."""
     if _CONTROLS_BUT_LINES.search(text) or storable(text) != text:
         raise ValueError("must not have control characters other than line breaks and tabs")
     return text

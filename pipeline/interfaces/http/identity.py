@@ -30,7 +30,9 @@ LOGIN = "/console/login"
 
 
 class CallerMiddleware:
-    """Puts the `Caller` into the request's state. Raises `Refused`: 401 for a wrong key, 429 for too many requests."""
+    """Puts the `Caller` into the request's state. Raises `Refused`: 401 for a wrong key, or a change without the key
+    that it needs; 403 for a change that another site's page sent with a session's cookie; 429 for too many requests or
+    wrong keys."""
 
     def __init__(self, app: ASGIApp, context: Context, quotas: Quotas, ending: Event, *, keys_required: bool) -> None:
         self._app = app
@@ -52,8 +54,8 @@ class CallerMiddleware:
         await self._app(scope, receive, send)
 
     def _check_change(self, caller: Caller, headers: Headers, path: str) -> None:
-        """Raise `Refused`, before anything reads the body, for a change without a key, or with a session's cookie from
-        another page than our own."""
+        """Raise `Refused`, before anything reads the body, for a change without rights, except a login; and for a
+        login, or a change with a session's cookie, that no page of our own sent."""
         logs_in = path.removeprefix(self._context.settings.api.prefix) == LOGIN
         if caller.scope is None and not logs_in:
             raise keyless()

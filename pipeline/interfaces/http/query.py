@@ -16,7 +16,8 @@ _FORM = "multipart/form-data"
 
 
 async def _known(request: Request) -> None:
-    """Raise `RequestValidationError` (422) for parameters that the route does not take; it names the nearest ones."""
+    """Raise `RequestValidationError` (422) for parameters that the route does not take. It says of each where to send
+    it, the nearest name, or which names the route takes."""
     if not request.query_params:
         return
     parameters, fields, form_fields = _names(request.scope["route"])

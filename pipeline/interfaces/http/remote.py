@@ -23,7 +23,7 @@ FETCH_S = 60.0
 async def stored(caller: Caller, filename: str, content: bytes) -> AsyncIterator[File]:
     """Yield this content as a file on disk, which the end of the context removes.
 
-    Raises `Refused` (429) above the upload quota.
+    Raises `Refused` (429) above the upload quota, `ForeignFolder` if the data folder is another database's.
     """
     context, folder = caller.context, caller.context.settings.upload_dir
     file = File("files", filename, folder / f"incoming-{uuid4().hex}")
@@ -49,7 +49,8 @@ async def fetched(caller: Caller, url: str) -> AsyncIterator[File]:
     """Yield the file at `url`, fetched to disk; the end of the context removes it.
 
     Raises `Refused` if the settings forbid fetching, too many uploads run, or the file exceeds the caller's upload
-    quota; `UnitError` if the fetch fails.
+    quota; `UnitError` if the fetch fails; `Unwanted` if the server shuts down; `ForeignFolder` if the data folder is
+    another database's.
     """
     settings = caller.context.settings.api
     if not settings.fetch:

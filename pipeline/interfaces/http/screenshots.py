@@ -41,7 +41,8 @@ class FrameFields(Strict):
 def take(caller: Caller, form: Form, file: File) -> Intake:
     """Have a child process inspect the picture of a form, then ingest it with the form's fields. Blocks.
 
-    Raises `RequestValidationError` (422) for wrong fields.
+    Raises `RequestValidationError` (422) for wrong fields, and the errors of `ingest_upload`, as for a file that is no
+    picture.
     """
     form_values = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
@@ -58,7 +59,7 @@ async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, by
     text.
 
     Raises `UserError` for an unknown frame, one without a picture, or a failed rendering; `Refused` if too many
-    requests wait for pictures, or the client disconnects.
+    requests wait for pictures, the client disconnects, or the server shuts down.
     """
     caller, pictures = request.state.caller, request.app.state.pictures
     stored = await run_sync(screenshots.find_rendition.by, caller, shot_id, kind)
@@ -82,7 +83,7 @@ def hours_of(
     """Return the hours of the latest `limit` nodes before the cursor, in time order; the next page leads back in time.
     `which`: further filters of `timeline`.
 
-    Raises `Refused` for a range that ends before it begins.
+    Raises `Refused` for a range that ends before it begins, and for a cursor that no list gave.
     """
     check_range(since, until)
     before = pages.decode(cursor, At, int)

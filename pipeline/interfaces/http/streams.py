@@ -76,7 +76,8 @@ class Feed:
         return api_keys.is_still_usable(self._context, caller.id)
 
     def start(self, last: int) -> None:
-        """Start the reader unless it runs; it ends with the last stream. `last`: read the events after this number."""
+        """Start the reader unless it runs; it ends with the last stream. `last`: read the events after this number,
+        ignored if it runs."""
         if self._reading is None or self._reading.done():
             self._events.clear()
             self._last = last

@@ -129,7 +129,8 @@ async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
     """The form or file that the request carries, on disk as long as the context lasts.
 
     A file as the whole body has its name in `X-Filename`, percent-encoded, and options in the query. Raises `Refused`:
-    400 for a broken form, 413, 415, 429.
+    400 for a broken form, 408, 413, 415, 429, 507 for a full disk; `ForeignFolder` if the data folder is another
+    database's; the errors of `idempotency.recognise`.
     """
     form = Form()
     try:
@@ -176,7 +177,8 @@ class _Receiver:
         self._field_count = 0
 
     async def body(self) -> None:
-        """Write the whole body to disk as one file; the query's parameters become the form's fields."""
+        """Write the whole body to disk as one file. The query's parameters become the form's fields: the first
+        `MAX_FIELDS`, each cut to `MAX_FIELD_BYTES` characters."""
         name = unquote(self._request.headers.get("x-filename", ""), errors="replace")[:1000]
         for key, value in self._request.query_params.multi_items()[:MAX_FIELDS]:
             self._form.fields.setdefault(key, []).append(value[:MAX_FIELD_BYTES])
@@ -187,7 +189,8 @@ class _Receiver:
         await self._flush(file)
 
     async def multipart(self, boundary: bytes) -> None:
-        """Parse a form: write its files to disk, and collect its fields. Raises `Refused` for a broken form."""
+        """Parse a form: write its files to disk, and collect its fields. Raises `Refused`: 400 for a broken form, 413
+        for too many files or fields or a long field, 429 above the upload quota."""
         if not boundary:
             raise Refused("the form names no boundary", code="bad_multipart")
         callbacks: Any = {
@@ -219,7 +222,8 @@ class _Receiver:
             await self._flush(file)
 
     async def _flush(self, file: File, beyond: int = 0) -> None:
-        """Write the file's gathered bytes, and count them against the quota, if there are at least `beyond`."""
+        """Write the file's gathered bytes if there are at least `beyond`. Counts them against the quota, in whole
+        megabytes, with `beyond` 0 at once, else from `_COUNTED_BYTES` on. Raises `Refused` (429) above the quota."""
         if file.pending < beyond:
             return
         self._uncounted += file.pending

@@ -145,8 +145,8 @@ async def submit_url(
 
 
 async def settled(request: Request, document_id: str, wait_s: float) -> Document:
-    """Return the document once it is at rest or paused, or its state after `wait_s` seconds. Raises
-    `UnknownDocument`."""
+    """Return the document once it is at rest or paused, or its state after `wait_s` seconds, earlier if too many
+    requests wait. Raises `UnknownDocument`."""
     read = partial(documents.status.by, request.state.caller, document_id)
     return await wait_for(request.state.caller, read, lambda now: now.settled, wait_s)
 

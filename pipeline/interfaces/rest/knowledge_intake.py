@@ -183,7 +183,8 @@ def _now(caller: Caller, ids: list[str]) -> list[Any]:
 
 
 def _read(body: bytes) -> tuple[list[Source], list[Refused]]:
-    """Return (sources to add, refused sources). Raises `RequestValidationError` for a body of another shape."""
+    """Return (sources to add, refused sources). Raises `RequestValidationError` for a body of another shape, `Refused`
+    for one with too many parts or not in UTF-8."""
     try:
         content = BODY.validate_json(text_of(body))
     except ValidationError as error:

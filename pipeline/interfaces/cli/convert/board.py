@@ -98,8 +98,8 @@ class Board:
         )
 
     def _waits(self, document: "Document") -> str:
-        """Why a document without a finished page waits: a closed gate, a retry, or other documents before it. Empty if
-        a page is finished, or no reason is known."""
+        """Why a document without a finished page waits: a closed gate, a retry, or that it is still to be split and
+        which documents are before it. Empty if a page is finished, the document is settled, or no reason is known."""
         if document.settled or not _is_unstarted(document):
             return ""
         if why := self._closed.get(document.provider):
@@ -113,8 +113,8 @@ class Board:
 
 
 def _slow_pages(document: "Document") -> str:
-    """The pages in work for `SLOW_S` seconds or more, in words, the longest first and by their numbers in the file;
-    empty if none is slow."""
+    """The pages in work for `SLOW_S` seconds or more, in words, the longest first and by their numbers in the file:
+    names the first `_NAMED`, counts the others. Empty if none is slow."""
     from pipeline.flows.documents.states import PageStatus
     from pipeline.operations.documents import pages
     from pipeline.process import get_context

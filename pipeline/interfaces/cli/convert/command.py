@@ -164,7 +164,8 @@ def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
-    """The results of these folders whose source files no longer exist; empty without `-o`."""
+    """The results in and below the folder `output` whose source files, in the folders among `inputs`, no longer exist.
+    Empty without `-o` or folders."""
     from pipeline.interfaces.cli.results import sourceless
 
     folders = [path for path in inputs if path.is_dir()]
@@ -190,7 +191,8 @@ def _demand() -> Iterator["Demand"]:
 
 
 def _has_news(jobs: Sequence[Job], *, force: bool) -> bool:
-    """Whether some file is sure to be converted: it has no result yet, or `force` replaces any."""
+    """Whether some file, by its size and first bytes one that Penstock converts, has no result yet or `force` replaces
+    any. A later check may still refuse it."""
     return any(force or not job.target.exists for job in jobs if _begins_well(job))
 
 
@@ -207,8 +209,8 @@ def _begins_well(job: Job) -> bool:
 
 
 def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
-    """Set the job's judgement of its existing result, unless `--force` replaces any. Of several jobs, print at once why
-    a result is kept."""
+    """Set the job's judgement of its existing result, unless `--force` replaces any or the source cannot be read. Of
+    several jobs, print at once why a result is kept."""
     from pipeline.interfaces.cli.convert.judgement import judge
 
     if job.target.exists and not wish.force:
@@ -222,7 +224,8 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
 
 
 def _is_accepted(job: Job, *, several: bool) -> bool:
-    """Whether Penstock can convert the file; if not, end the job with the reason."""
+    """Whether a check of the whole file passes; if not, also for want of a child process, end the job with the reason,
+    and of several jobs print it."""
     from pipeline.reading.pdf.inspection import inspect
     from pipeline.settings import get_settings
 

@@ -177,7 +177,7 @@ class Inbox:
         self._show()
 
     def _show(self) -> None:
-        """Show the progress of work under way, if there is any."""
+        """Show the progress of work under way, if there is any; restart a dead stack, and say why work waits."""
         moving = [job.document for job in self._open.values() if job.document and not job.document.settled]
         if moving:
             done = sum(document.completed_count + document.failed_count for document in moving)

@@ -40,7 +40,7 @@ class Job:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the job still needs converting."""
+        """Whether the job's judgement is CONVERT: its file is to be converted, or was."""
         return self.judgement.verdict is Verdict.CONVERT
 
     @property
@@ -52,8 +52,9 @@ class Job:
 
     @property
     def exit_code(self) -> int:
-        """The job's exit code: 0 converted or without need to, 1 failed, cancelled, paused, or kept though out of date,
-        3 some pages failed."""
+        """The job's exit code: 0 converted or without need to; 3 some pages failed; 1 refused, failed, cancelled,
+        paused, not written for an error or for foreign pictures in its place, or without `--keep` a result kept that is
+        out of date or not our own."""
         if not self.is_wanted:
             return FAILED if self.judgement.behind else DONE
         if self.document is None or self.error:
@@ -85,7 +86,7 @@ def orphaned(results: Sequence[Path]) -> str:
 
 
 def line(job: Job) -> str:
-    """How a job ended, as one line."""
+    """How a job ended, as one line of markup."""
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
     if job.document and job.document.doubtful_count and job.written:
         command = f"`penstock documents pages {job.document.id} --doubtful`"
@@ -97,7 +98,8 @@ def line(job: Job) -> str:
 
 
 def report(jobs: Sequence[Job]) -> Iterable[str]:
-    """The closing lines: the problem of a single file, or a summary of several."""
+    """The closing lines, as markup: a summary of several files; of a single one, that it is up to date, or its problem
+    unless it was written; else none."""
     if len(jobs) > 1:
         yield summary(jobs)
         return
@@ -125,7 +127,8 @@ def summary(jobs: Sequence[Job]) -> str:
 
 
 def _advice(document: "Document") -> str:
-    """The problem of a document that is not COMPLETED, with its remedy; empty for a completed one."""
+    """The problem of a document that is PARTIAL_FAILED, FAILED, CANCELLED or PAUSED, with its remedy if there is one;
+    empty in other states."""
     how = (
         f"`penstock documents pages {document.id} --failed` says of each why; "
         f"`penstock documents retry {document.id} --failed` tries again"

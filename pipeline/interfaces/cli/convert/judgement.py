@@ -31,8 +31,8 @@ class Judgement:
 
 
 def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool = False) -> Judgement:
-    """Judge the result at `target` against the source and options that a new conversion would use; CONVERT without a
-    result.
+    """Judge the result at `target` against the source and options that a new conversion would use. Without a result:
+    CONVERT, or KEPT if its manifest would replace another file.
 
     `keep`: replace no result. `redo`: treat no result as up to date.
     """
@@ -84,7 +84,8 @@ def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -
 
 
 def _news(record: "Record | None", origin: "Origin", *, redo: bool) -> str:
-    """Why to convert the source again; empty if nothing has changed."""
+    """Why to convert the source again: it or the options have changed, the user asked for it (`redo`), or pages are
+    missing. Empty otherwise, and without a record."""
     if record is None:
         return ""
     if record.source_sha256 != origin.sha256:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
-    """Convert these jobs' files on the stack, until each job has its outcome."""
+    """Convert the files of those jobs that have not ended, on the stack, until each has its outcome. Raises `UserError`
+    if a running worker does not know the provider."""
     from contextlib import ExitStack
 
     from pipeline.process import get_context
@@ -73,7 +74,8 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
-    """End the job: write its output, unless its document has none or the target may no longer be replaced.
+    """End the job: write its output, unless its document has none or the target may no longer be replaced. For standard
+    output, only set `job.text`.
 
     A failure to write ends up in `job.error`.
     """

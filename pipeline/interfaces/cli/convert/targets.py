@@ -27,10 +27,11 @@ class Target:
 
 
 def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Target]:
-    """A target for each file that `inputs` name. `output` is a file, a folder, `-` for standard output, or empty for
-    the current folder.
+    """A target for each file that `inputs` name, once each. `output` is a file, a folder, `-` for standard output, or
+    empty for the current folder.
 
-    Raises `UserError` for paths that the command cannot read or write, and for two files with the same target.
+    Raises `UserError` for a missing path, a folder without inputs, a place where the command cannot write, several
+    files for `-` or for what names a file, and two files with the same target.
     """
     sources_below: dict[Path, tuple[Path, Path]] = {}
     for input_path in inputs:
@@ -62,7 +63,8 @@ def target_path(folder: Path, below: Path, source: Path, suffix: str) -> Path:
 
 
 def check_folder(output: str) -> None:
-    """Raise `UserError` if `output` cannot be the folder of several results."""
+    """Raise `UserError` if `output` cannot be the folder of several results: it is a file, names one by its suffix, or
+    is not writable."""
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, but these results need a folder", code="usage")

@@ -30,7 +30,8 @@ def resolved(prefix: str) -> str:
 
 
 def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -> None:
-    """Call `act`, print the document with the words `done` for the act, and hint at `penstock up` if no stack runs.
+    """Call `act` and print the document with the words `done` for the act. If it is not settled and no stack runs, hint
+    at `penstock up`.
 
     `wait`: show its progress until it is at rest or paused, on the running stack or on one of its own, and exit with
     the exit code that `penstock convert` would.

@@ -97,7 +97,8 @@ def node(
 
 
 def _live(options: "AgentOptions", executor: "Executor") -> None:
-    """Run the node until a signal or the gateway's operator stops it."""
+    """Run the node until a signal or the gateway's operator stops it. Ends the process itself, without clean-up, on a
+    second signal or if other threads still run."""
     import asyncio
     import os
     import signal
@@ -136,9 +137,11 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
 
 
 def own_id(settings: "Settings") -> str:
-    """This node's id: the host's name and a random part, kept in the data folder.
+    """This node's id: the host's name and a random part, kept in the data folder; the id of another host is replaced.
 
-    The first process on a data folder uses the first id, a second one at the same time the second."""
+    The first process on a data folder uses the first id, a second one at the same time the second. Raises `UserError`
+    if `_MOST_SLOTS` - 1 processes hold ids.
+    """
     from pipeline.standalone.locks import FileLock
 
     host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:40] or "node"

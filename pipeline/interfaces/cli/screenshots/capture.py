@@ -121,7 +121,8 @@ def capture(
 
 
 def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], interval_s: float | None) -> None:
-    """Capture until Ctrl-C, or once without an interval."""
+    """Capture until Ctrl-C, or once without an interval. Raises `UserError` without a display, if programs are excluded
+    and the front one is unknown, and once also if no source is there."""
     from pipeline.flows.screenshots.frames.capture import missing
 
     by: Counter[str] = Counter()
@@ -149,7 +150,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
 
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
-    """Ingest these frames, and count each outcome in `by`."""
+    """Ingest these frames, and count each outcome in `by`; a refusal is printed, not raised."""
     from pipeline.operations import screenshots
 
     for captured in frames:

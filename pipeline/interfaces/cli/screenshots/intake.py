@@ -56,7 +56,7 @@ class Job:
 
     @property
     def is_problem(self) -> bool:
-        """Whether analysis failed, or the file was refused for another reason than a rule."""
+        """Whether analysis failed, or the file gave no frame for another reason than a duplicate or an exclusion."""
         return self.is_given_up or bool(self.error) or self.outcome in {"refused", "inactive"}
 
 
@@ -110,7 +110,7 @@ def add(
 
 
 def _pictures(inputs: Sequence[Path]) -> list[Path]:
-    """The files named, and the pictures in the folders named, oldest first within a folder.
+    """The files named, and the pictures directly in the folders named, oldest first within a folder.
 
     A file that the user names may have any suffix; from a folder, take only pictures, and no links out of it.
     """

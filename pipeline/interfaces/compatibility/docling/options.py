@@ -137,8 +137,8 @@ class ConvertRequest(BaseModel):
 
 
 def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
-    """(options, whether to answer with a ZIP file) from the values of a form's fields. `to_formats` may be repeated; of
-    others, the last value counts.
+    """Return (options, whether to answer with a ZIP file) from the values of a form's fields. `to_formats` and
+    `page_range` may be repeated; of others, the last value counts.
 
     Raises `Refused` for invalid values.
     """

@@ -88,7 +88,8 @@ def documents_of(caller: Caller, task: Task) -> list[Document]:
 
 
 def has_result(document: Document) -> bool:
-    """Whether the document has merged text: it is complete, or failed in part and its other pages are merged."""
+    """Whether the document has merged text: it is complete, or failed in part and its other pages are merged since the
+    last retry."""
     if document.status is DocumentStatus.PARTIAL_FAILED:
         return document.merged_path is not None and not document.outdated and document.completed_count > 0
     return document.status is DocumentStatus.COMPLETED
@@ -115,7 +116,7 @@ def message(document: Document) -> str:
 def status(task: Task, documents: Sequence[Document]) -> dict[str, Any]:
     """The task's status in docling-serve's shape.
 
-    Only `success` and `failure` end it: it has failed when no document has a result.
+    Only `success` and `failure` end it: once all documents are at rest, it has failed if none has a result.
     """
     ended = [document for document in documents if document.at_rest]
     succeeded = sum(map(has_result, documents))

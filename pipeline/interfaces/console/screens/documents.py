@@ -181,7 +181,8 @@ class Watched(DocumentsQuery):
 
 @live.view("documents", matches=lambda _: Events(flow="documents"), every_s=5)
 def fragments(context: Context, query: Watched) -> Mapping[str, str]:
-    """Return HTML by element id: the shown rows, the counts by state, and the number of new documents."""
+    """Return HTML by element id: the shown rows, the counts by state, and the number of new documents, at most
+    `ROWS`."""
     which = query.filter(context.db.now())
     shown_documents = {document.id: document for document in flow.several(query.rows.split(","))}
     rows = rows_of(context, [shown_documents[key] for key in query.rows.split(",") if key in shown_documents])

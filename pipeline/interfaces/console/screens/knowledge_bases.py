@@ -75,7 +75,7 @@ class QueueQuery(live.ViewQuery):
 
 @live.view("knowledge", matches=lambda _: Filter("knowledge"), every_s=15)
 def bases(context: Context, query: BasesQuery) -> dict[str, str]:  # noqa: ARG001
-    """Return HTML by element id: all bases with the progress of their items."""
+    """Return HTML by element id: all bases with the progress of their items; those being deleted are only counted."""
     all_bases = knowledge.bases()
     rows = [(base, knowledge.tally(base.id)) for base in all_bases if not base.deleting]
     going = [base.id for base in all_bases if base.deleting]
@@ -129,7 +129,7 @@ def _orphans(count: int) -> str:
 
 @live.view("knowledge-queue", matches=lambda _: Filter("knowledge"), every_s=15)
 def one_queue(context: Context, query: QueueQuery) -> dict[str, str]:  # noqa: ARG001
-    """Return HTML by element id: the items that wait, the items in work, and the orphans."""
+    """Return HTML by element id: the items that wait, the items in work, and the orphans, at most `ITEMS` in all."""
     try:
         queue = knowledge.queue(query.base)
     except UnknownBase:

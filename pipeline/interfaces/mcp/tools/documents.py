@@ -113,8 +113,8 @@ async def convert_document(call: Call, arguments: Address | FileOrAddress) -> Co
 
 
 def _submit_path(call: Call, text: str, options: Options) -> Document:
-    """Submit a copy of a file of this machine, as an upload. Raises `UserError` for a relative path or a refused
-    file."""
+    """Submit a copy of a file of this machine, as an upload. Raises `UserError` for a relative path, wrong options or a
+    refused file."""
     path, settings = Path(text).expanduser(), call.caller.context.settings
     if not path.is_absolute():
         raise UserError(f"{text} is not an absolute path: write it from the root on", code="relative_path")

@@ -96,7 +96,8 @@ def get_markdown(call: Call, arguments: WhichText) -> Markdown:
 
 
 def _of_pages(document: Document, wanted: str) -> tuple[str, list[int], list[int]]:
-    """(the text, the numbers of the pages in it, the numbers of requested pages that are not converted).
+    """Return (the text, the numbers of the pages in it, the numbers of requested pages that are neither completed nor
+    have an earlier text).
 
     `wanted`: a range of numbers in the result, from 1. Raises `Refused` before the document is split and for more than
     `MAX_PAGES` pages, `UserError` for a wrong range.

@@ -25,7 +25,7 @@ async def followed(
     call: Call, read: Callable[[], State], settled: Callable[[State], bool], steps: Steps[State], wait_s: float
 ) -> State:
     """Return the state of `read` once it is settled, `wait_s` seconds have passed, or the client or server ends the
-    call. Until then, report the progress whenever it has increased."""
+    call; at once if too many requests wait. Until then, report the progress whenever it has increased."""
     reported, deadline = -1.0, time.monotonic() + wait_s
 
     def moved(state: State) -> bool:
