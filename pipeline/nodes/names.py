@@ -36,8 +36,9 @@ NODE_NAMES = table_of(NodeName)
 def take(context: Context, node_id: str, token: TokenView, most: int) -> None:
     """Make the token the owner of the node's name; harmless if it is already. `most`: how many names one token may own.
 
-    Raises `UserError` if another usable token owns the name or is restricted to it, or if the token owns too many
-    names.
+    Raises `UserError` if the token is revoked or expired, if another usable token is restricted to the name and this
+    one is not, if another usable token owns the name (a token restricted to it takes it from one that is not), or if
+    the token would own too many names.
     """
     now = context.db.now()
     usable = [known for known in tokens.list_tokens(context) if known.usable(now)]

@@ -21,7 +21,8 @@ class Parcel:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Parcel":
-        """Decode a packed parcel. Raises `ValueError` for any other bytes."""
+        """Decode a packed parcel. Raises `ValueError` for malformed or truncated bytes; does not check the kinds of the
+        values in its header."""
         try:
             (length,) = struct.unpack_from(">I", data)
             facts = json.loads(data[4 : 4 + length])

@@ -35,7 +35,8 @@ Outbox = asyncio.Queue[Message | Finished | Key]
 
 
 class Results:
-    """Results that the gateway has not received. Beyond `max_bytes` or `max_count`, drops the oldest."""
+    """Results that the gateway has not received. Beyond `max_bytes` or `max_count`, drops the oldest, but
+    never the newest one."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES, max_count: int = _KEPT) -> None:
         self._max_bytes = max_bytes

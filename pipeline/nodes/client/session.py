@@ -58,7 +58,8 @@ class SessionLimits(LinkLimits):
 class Session:
     """Sends requests to a gateway. An async context manager, for one event loop of one process.
 
-    `urls`: the gateways' addresses, `ws://` or `wss://`, as a list or separated by commas. Raises `ValueError`.
+    `urls`: the gateways' addresses, `ws://` or `wss://`, as a list or separated by commas. Raises `ValueError` for
+    an unusable address.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Session:
 
     async def connected(self, timeout_s: float = 10) -> SessionWelcome:
         """Wait up to `timeout_s` for a connection, opening one if necessary, and return the gateway's welcome. Raises
-        `UnitError`."""
+        `UnitError`, or `RuntimeError` in a session that is closed or belongs to another process."""
         self._start()
         if self.welcome is not None:
             return self.welcome
@@ -134,13 +135,15 @@ class Session:
         on_sent: Callable[[], None] | None = None,
     ) -> SessionReply:
         """Send a request, and return its answer within `timeout_s`, which includes waiting for room and a connection.
-        Raises `UnitError`; `JobFailed` if the gateway or a node answered with an error.
+        Raises `UnitError`; `JobFailed` if the gateway or a node answered with an error; `RuntimeError` in a session
+        that is closed or belongs to another process.
 
         A repeated `request_id` names the same job, even from another process; if it is empty, the request gets a new
-        id. Cancelling the call cancels the job. With `if_no_node="error"`, the job fails at once if no connected node
-        offers the capability and model. `on_partial` gets the number of the attempt and a piece of the text; a new
-        attempt voids earlier pieces, and pieces sent while the connection was lost are missing. `on_sent` is called
-        when the request is first handed to the network. Neither callback may block.
+        id. Cancelling the call cancels the job, as does its timeout while there is a connection, unless another
+        call of this session waits for the same request. With `if_no_node="error"`, the job fails at once if no
+        connected node offers the capability and model. `on_partial` gets the number of the attempt and a piece of the
+        text; a new attempt voids earlier pieces, and pieces sent while the connection was lost are missing. `on_sent`
+        is called when the request is first handed to the network. Neither callback may block.
         """
         self._start()
         bundle = Bundle.of(

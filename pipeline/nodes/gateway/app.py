@@ -166,7 +166,8 @@ class Gateway:
         greeting: type[Greeting],
     ) -> tuple[TokenView, Greeting]:
         """Return the connection's token, which must be of kind `kind`, and its first message, which must be a
-        `greeting`. Raises `BadMessage` if either is unusable."""
+        `greeting`. Raises `BadMessage` if either is unusable, `TimeoutError` if the message does not come within 10 s,
+        and `Ended`."""
         token = await self._token(socket, kind)
         if token is None:
             raise BadMessage(f"the {kind} needs a usable token of kind {kind}", CloseCode.UNAUTHORIZED)

@@ -74,7 +74,7 @@ class Attempts:
         self._now_ms = now_ms
 
     async def serve(self, link: NodeLink, register: NodeRegister) -> None:
-        """Handle a node's messages until it disconnects. Raises `Ended`, `BadMessage`.
+        """Handle a node's messages until it disconnects. Raises `Ended`, `BadMessage`, and `RedisError`.
 
         Raises `TimeoutError` after three heartbeat intervals of silence.
         """

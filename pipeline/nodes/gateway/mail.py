@@ -121,7 +121,7 @@ class Mail:
                 log.warning("inbox.unknown_kind", kind=kind[:40])
 
     def close_token(self, token_id: str) -> None:
-        """Close every connection of a token."""
+        """Close every connection of a token to this instance. `token_id`: its id, not its name."""
         for links in (self._nodes, self._sessions):
             links.close_all(CloseCode.UNAUTHORIZED, "the token was revoked or has expired", token_id)
 

@@ -75,7 +75,9 @@ class View:
         """By node of this instance: the facts last published, and when."""
 
     async def refresh(self) -> None:
-        """Write the changed nodes of this instance to Redis, and read those of other instances."""
+        """Write to Redis the nodes of this instance whose used slots, draining or connection changed, or that were last
+        written a third of `presence_ttl_seconds` ago; read those of other instances, unless snapshots are disabled:
+        then forget those."""
         now, local, changed = time.monotonic(), self._local(), []
         for node in local:
             facts = (node.used, node.draining, node.slots, node.connected_ms)

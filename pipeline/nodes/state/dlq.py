@@ -35,7 +35,7 @@ async def scan_dlq(store: Store, instance_id: str) -> int:
 
 
 async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
-    """List the dead letters of all instances, the newest first."""
+    """List the dead letters of all instances, the newest first, at most `limit`."""
     instances = await _instances(store)
     commands = [("XREVRANGE", store.keys.dlq(instance_id), "+", "-", "COUNT", limit) for instance_id in instances]
     answers = await store.batch(commands, "dlq")

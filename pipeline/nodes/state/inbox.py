@@ -58,7 +58,8 @@ class Inbox:
                 raise
 
     async def send(self, to: str, kind: str, body: dict[str, Any], payload: bytes = b"") -> bool:
-        """Put a message into an instance's inbox. False: the inbox does not exist."""
+        """Put a message into an instance's inbox; a full one loses its oldest messages. False: the inbox does not
+        exist."""
         # A command whose answer was lost is sent twice. Readers drop the copy, which has the same `sending`.
         parts: list[Part] = ["kind", kind, "body", json.dumps(body), "sending", uuid4().hex]
         parts += ["payload", payload] if payload else []
@@ -66,13 +67,15 @@ class Inbox:
         return bool(await self._store.do("XADD", self._keys.inbox(to), "NOMKSTREAM", "MAXLEN", "~", limit, "*", *parts))
 
     async def send_dispensable(self, to: str, kind: str, body: dict[str, Any]) -> bool:
-        """Send a message that may get lost. Drop it if the inbox is half full, to leave room for other messages."""
+        """Send a message that may get lost. Drop it if the inbox is half full, to leave room for other messages.
+        False: it was dropped, or the inbox does not exist."""
         length = await self._store.do("XLEN", self._keys.inbox(to))
         return length < self._settings.stream_maxlen / 2 and await self.send(to, kind, body)
 
     async def read(self) -> list[Envelope]:
-        """Return the next messages; without any, wait up to `stream_block_ms` and return none. Creates the inbox again
-        if Redis lost it.
+        """Return the next messages, at most `stream_count`; without any, wait up to `stream_block_ms` (or a lower limit
+        that the client's timeout sets) and return none. Creates the inbox again if Redis lost it. Deletes copies of
+        messages that were read before, so a list can be empty although messages arrived.
 
         The first calls return the unhandled messages that were delivered to this instance before it started. A message
         stays in the inbox until `acknowledge`.

@@ -15,7 +15,8 @@ MANIFEST_SUFFIX = ".manifest.json"
 
 
 def discover(paths: Sequence[Path]) -> list[Path]:
-    """Return the input files that `paths` name, each once: a file as given, a folder as all inputs below it, sorted.
+    """Return the input files that `paths` name, each path once: a file as given, whatever its suffix; a folder
+    as all inputs below it, sorted. Files of several folders keep the order of `paths`.
 
     Folders skip hidden files, other suffixes and links that lead out of the folder. Raises `UserError` with code
     `missing`, or `no_inputs` for a folder without inputs.

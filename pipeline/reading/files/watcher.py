@@ -31,8 +31,8 @@ def watch(
     """Yield new files in `folder` (not below it) that satisfy `wanted`, in order of writing, until `stop` is set.
 
     Files are new if they appear after this call; `existing` yields present files first. A file is yielded once it has
-    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` if the folder does
-    not exist or disappears.
+    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` at once if the
+    folder does not exist, and from the iterator if it disappears.
     """
     batches = poll(folder, wanted, stop, existing=existing, settle_s=settle_s)
     return (path for paths in batches for path in paths)
@@ -51,8 +51,8 @@ def poll(
     subfolders.
 
     Files are new if they appear after this call; `existing` yields present files first. A file is yielded once it has
-    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` if the folder does
-    not exist or disappears.
+    stayed unchanged and not empty for `settle_s`, and again if it is rewritten. Raises `UserError` at once if the
+    folder does not exist, and from the iterator if it disappears.
     """
     _check(folder)
     return _Watched(folder, wanted, below, settle_s).batches(stop, existing=existing)

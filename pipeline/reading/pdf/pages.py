@@ -96,7 +96,8 @@ class Pages:
         empty for a picture file.
 
         It holds the style of the text, the levels of the headings and the repeated lines. Calls `tick` twice a second.
-        Raises `UnitError` if the file cannot be opened or takes too long, and whatever `tick` raises.
+        Raises `UnitError` if the file cannot be opened or takes too long or no child can read it, and whatever `tick`
+        raises.
         """
         limits = replace(self._limits, total_s=2 * self._limits.timeout_s)
         task = {"task": "survey", "pages": _runs(numbers), **self._file}

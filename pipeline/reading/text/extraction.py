@@ -240,7 +240,8 @@ def _slides(text: str) -> list[Section]:
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
     """Read the pages of a PDF or picture: from a trustworthy text layer, otherwise by text recognition.
 
-    Pages that cannot be read become warnings. Raises `UnitError` if none can be read, or the file has too many pages.
+    Pages that cannot be read become warnings. Raises `UnitError` if the file cannot be opened or has too many
+    pages, or if no page can be read.
     """
     options = Options(
         dpi=limits.ocr_dpi,
