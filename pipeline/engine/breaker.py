@@ -124,7 +124,7 @@ class Breaker:
         """Record a failure that counts. Returns for how many seconds it opened the breaker.
 
         A breaker that is not closed opens again. But if the provider answers a free question (`error.health`), the
-        units are at fault: a half-open breaker closes, an open one stays as it is, and a closed one that has counted
+        units are at fault: a half-open breaker closes, an open one stays open, and a closed one that has counted
         enough failures opens for its shortest time.
         """
         code = error.code or error.kind

@@ -178,7 +178,7 @@ def reprocess_stale(caller: Caller, base_id: str) -> list[ItemView]:
 
 
 def _reprocess_all(caller: Caller, item_ids: Iterable[str]) -> list[ItemView]:
-    """Put each of these items in line, without those that are deleted at the same time; return their views."""
+    """Put each of these items in line, without items deleted at the same time; return their views."""
     views = []
     for item_id in item_ids:
         with suppress(UnknownItem):

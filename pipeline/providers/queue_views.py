@@ -70,7 +70,7 @@ class QueueView:
 
 @dataclass(frozen=True)
 class Holdup:
-    """Why a queue admits no more messages now."""
+    """Why a queue admits no further messages now."""
 
     __pydantic_config__ = VIEW
     kind: str

@@ -88,7 +88,7 @@ def create_base(
 
 def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
     """Change a base's name or description, or how items read from now on are chunked and embedded; items under way keep
-    the old settings. None leaves a value as it is; another `provider` without `model` means that provider's own model.
+    the old settings. None keeps a value; another `provider` without `model` means that provider's own model.
 
     Items that another model embedded stay searchable; `stale` lists them. Raises `UserError`.
     """

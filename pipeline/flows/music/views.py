@@ -237,7 +237,7 @@ class SearchResult:
     searched: int
     """Songs that a search by mood can find: those with a vector of the current space."""
     songs: int = 0
-    """Songs that a search by words can find: all that are not missing."""
+    """Songs that a search by words can find: all except missing ones."""
     any_word: bool = False
     """No song contains all words: those matched by words contain some of them."""
 

@@ -46,7 +46,7 @@ def of_letters(tx: ReadTx, kind: str) -> list[Part]:
 
 
 def unfinished(session: Session, items: Collection[str]) -> set[str]:
-    """Of these names of frames (see `frame`) and ids of batches, return all that may still need calls."""
+    """Of these names of frames (see `frame`) and ids of batches, return those whose work can still need calls."""
     frames = [int(item.removeprefix(_FRAME)) for item in items if item.startswith(_FRAME)]
     batches = [int(item) for item in items if not item.startswith(_FRAME)]
     waits = and_(SHOTS.c.id.in_(frames), SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(_OPEN))

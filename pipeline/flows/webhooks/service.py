@@ -85,7 +85,7 @@ def change(
     active: bool | None = None,
     description: str | None = None,
 ) -> EndpointView:
-    """Change an endpoint; None leaves a value as it is, and empty `types` mean all events. Raises `UserError` for
+    """Change an endpoint; None keeps a value, and empty `types` mean all events. Raises `UserError` for
     invalid values, `UnknownEndpoint`.
 
     A reactivated endpoint gets events from then on; `replay_range` sends earlier events.

@@ -84,7 +84,7 @@ class JsonRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's own handler, but parse and validate a JSON body by `Turns` first; FastAPI accepts the
-        finished model as it is."""
+        finished model unchanged."""
         handle, field = super().get_route_handler(), self.body_field
 
         async def handler(request: Request) -> Response:

@@ -49,7 +49,7 @@ class Exposition(Collector):
         return encode(self._registry), content_type
 
     def close(self) -> None:
-        """Start no more reads, and wait for those under way, in all as long as a scrape would. Call it before the
+        """Start no further reads, and wait for those under way, in all as long as a scrape would. Call it before the
         context closes."""
         deadline = time.monotonic() + self._patience_s
         for part in self._parts:

@@ -48,7 +48,7 @@ class Part:
         return self._metrics
 
     def close(self, patience_s: float) -> None:
-        """Start no more reads, and wait up to `patience_s` for a read under way: its source closes next."""
+        """Start no further reads, and wait up to `patience_s` for a read under way: its source closes next."""
         with self._lock:
             self._closed = True
         self._ended.wait(max(0.0, patience_s))

@@ -146,7 +146,7 @@ class Bench:
             self._send(key)
 
     def disconnect(self) -> None:
-        """Note the lost connection: jobs run on and their results are kept, but no more pieces of their texts are
+        """Note the lost connection: jobs run on and their results are kept, but no further pieces of their texts are
         sent."""
         self._outbox = None
         for job in self._running.values():

@@ -127,7 +127,7 @@ class View:
         return ranked(self._nodes.values(), need, frozenset(full), failed)
 
     def offered(self, need: Need) -> bool:
-        """Whether any node offers this, busy or not, without those that are draining."""
+        """Whether any node offers this, busy or not, except draining nodes."""
         return any(need.met_by(node.offers) and not node.draining for node in self._nodes.values())
 
     def pools(self, node_id: str, pools: Iterable[str]) -> list[str]:

@@ -166,7 +166,7 @@ def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, 
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:
-    """Return the lines without those that are drawn a second time, a hair apart, to look bold."""
+    """Return the lines without those drawn a second time, a hair apart, to look bold."""
     seen: dict[str, list[Line]] = {}
     counts = Counter(line.text for line in lines)
     kept = []

@@ -94,7 +94,7 @@ def _declared(data: bytes) -> str:
 def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
     """Convert an office file, a feed and so on to text with markitdown's converters, which do not use the network.
 
-    XML that only looks like a feed stays as it is. Raises `UnitError` (permanent) with code `encrypted` or `corrupt`.
+    XML that only looks like a feed stays unchanged. Raises `UnitError` (permanent) with code `encrypted` or `corrupt`.
     """
     import io  # noqa: PLC0415
 

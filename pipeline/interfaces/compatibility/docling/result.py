@@ -29,7 +29,7 @@ _EXPORTS = AtOnce(16, 8, "exports of documents")
 
 
 def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
-    """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why there is none."""
+    """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why it is missing."""
     contents_by_format = contents(caller, task, document) if has_result(document) else {}
     took_s = 0.0
     if document.started_at and document.finished_at:
