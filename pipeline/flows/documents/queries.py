@@ -280,7 +280,7 @@ def figures(context: Context) -> Figures:
 
 
 def unfinished(session: Session, document_ids: Collection[str]) -> set[str]:
-    """Return the ids of those of these documents whose work can still cause calls: a paused one while workers hold its
+    """Return the ids of documents that can still cause calls, out of these: a paused one can while workers hold its
     pages."""
     claimed = select(PAGES.c.id).where(PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.claim_id.is_not(None)).exists()
     rests = or_(DOCUMENTS.c.status.in_(AT_REST), and_(DOCUMENTS.c.status == DocumentStatus.PAUSED, ~claimed))
