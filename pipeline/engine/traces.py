@@ -121,7 +121,11 @@ def record(session: Session, trace: Mapping[str, Any] | None, *, deleted: bool =
 
 
 def record_all(session: Session, traces: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Write the rows of several calls, and charge the callers. Return the `call_id`s of the new rows."""
+    """Write a row for each call whose `call_id` has none, and charge only these to the last callers who requested the
+    work, so a repeated call is not charged twice. Return the `call_id`s of the new rows.
+
+    The commit removes the files `trace["kept"]` of all calls.
+    """
     if not traces:
         return set()
     session.info.setdefault(_KEPT, []).extend(trace["kept"] for trace in traces if trace.get("kept"))

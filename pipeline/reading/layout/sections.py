@@ -8,10 +8,10 @@ _FENCE = re.compile(r"`{3,}")
 
 
 def sections(markdown: str, blocks: Sequence[Mapping[str, Any]]) -> list[str] | None:
-    """Return the part of the page's Markdown for each of its blocks, given as by `as_dicts`; empty for a block that
-    shows nothing.
+    """Cut a page's Markdown into one part for each block (given as by `as_dicts`), an empty one for a block that shows
+    nothing. Return None if the lines do not fit the blocks.
 
-    None if `render` did not make the Markdown from these blocks, or if it was changed since.
+    It compares the kinds of blocks and the links of pictures, not their texts: it does not notice a changed word.
     """
     lines = markdown.split("\n")
     parts: list[str] = []
