@@ -43,12 +43,14 @@ def scan(
 
     Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan
     follows no links. An item that was added alone joins the group of its folder, but stays when its file is missing.
+    Items below a folder that cannot be listed stay too, since their files may exist.
     """
     base, root = queries.base(context, base_id), _checked(folder)
     known = _known(context, base.id, root)
     groups = {row.group_name: row.group_id for row in known.values()}
     scanned, sources = Scanned(group_id=groups.setdefault(str(root), _new_group())), []
-    for path in _files(root, scanned):
+    unlisted: list[Path] = []
+    for path in _files(root, scanned, unlisted):
         if str(path) == storable(str(path)):
             group = groups.setdefault(str(path.parent), _new_group())
             sources.append(
@@ -59,7 +61,11 @@ def scan(
     intake.add(context, base.id, sources, progress, scanned)
     if not keep_gone:
         origins = {source.origin for source in sources}
-        scanned.gone = [row.id for origin, row in known.items() if origin not in origins]
+        scanned.gone = [
+            row.id
+            for origin, row in known.items()
+            if origin not in origins and not any(Path(origin).is_relative_to(parent) for parent in unlisted)
+        ]
         service.delete_items(context, *scanned.gone)
     return scanned
 
@@ -95,14 +101,15 @@ def _known(context: Context, base_id: str, root: Path) -> dict[str, Any]:
         return {row.origin: row for row in session.execute(query) if Path(row.origin).is_relative_to(root)}
 
 
-def _files(root: Path, scanned: Scanned) -> Iterator[Path]:
-    def unlisted(error: OSError) -> None:
+def _files(root: Path, scanned: Scanned, unlisted: list[Path]) -> Iterator[Path]:
+    def note(error: OSError) -> None:
         why = error.strerror or str(error)
         if Path(error.filename) == root:
             raise UserError(f"{root}: {why}", code="io_error") from error
         scanned.failed.append(Refused(storable(str(error.filename)), why, "io_error"))
+        unlisted.append(Path(error.filename))
 
-    for parent, folders, names in walk(root, unlisted):
+    for parent, folders, names in walk(root, note):
         shown = sorted(name for name in [*folders, *names] if not name.startswith("."))
         scanned.ignored += len(folders) + len(names) - len(shown)
         inner = {name for name in folders if not name.startswith(".")}

@@ -1,7 +1,9 @@
 """Adding sources: invalid ones are refused one by one, with the reason, and the others go in line."""
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,6 +215,24 @@ class TestDirectory:
         directory.scan(context, base, folder)
         (folder / "c.md").unlink()
         assert directory.scan(context, base, folder, keep_gone=True).gone == []
+
+    def test_items_below_a_folder_that_cannot_be_listed_stay(
+        self, context: Context, base: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        directory.scan(context, base, folder)
+        (folder / "c.md").unlink()
+        listed = os.scandir
+
+        def scandir(path: Path) -> Any:
+            if Path(path).name == "inner":
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return listed(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "scandir", scandir)
+            repeated = directory.scan(context, base, folder)
+        assert [failure.code for failure in repeated.failed if failure.path.endswith("/inner")] == ["io_error"]
+        assert [queries.item(context, item_id).name for item_id in repeated.gone] == ["c.md"]
 
     def test_file_with_an_invalid_name_is_refused_and_others_are_added(
         self, context: Context, base: str, folder: Path
