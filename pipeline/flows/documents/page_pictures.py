@@ -70,7 +70,7 @@ def picture(
 
     Otherwise a child process of low priority renders it, with at most the settings' `max_pixels`, and it is cached.
     Calls `wanted` twice a second while rendering. Raises `Unwanted` if that returns False, `UserError` without the
-    page, or if it cannot be rendered.
+    page or the stored file, or if it cannot be rendered.
     """
     settings, rendering = context.settings, rendering.bounded
     page = queries.page_source(context, document_id, number)

@@ -130,8 +130,9 @@ def retry(
 ) -> DocumentView:
     """Start over from splitting: delete the pages. The result stays until a new one exists.
 
-    The ledger stays as the cache, so no call is paid twice. `choice`: for all pages. `fresh`: call the provider even
-    for pages in the cache. Raises `IllegalTransition` for a document that is not at rest.
+    The ledger stays as the cache, which answers for pages that the same provider and model converted, unless the
+    document was submitted without it. `choice`: for all pages. `fresh`: use no cache, now and in later retries. Raises
+    `IllegalTransition` for a document that is not at rest, `UserError` for a bad `choice`.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -147,7 +148,7 @@ def retry_page(
     """Make one COMPLETED or FAILED page convert again, without the cache. The old text stays until a new one exists.
 
     `page`: its position in the result. Raises `IllegalTransition` for a page in another state, or while the document is
-    paused or being merged.
+    paused or being merged; `UserError` without the page, or for a bad `choice`.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -164,7 +165,8 @@ def retry_failed(
     context: Context, document_id: str, choice: Choice = Choice(), *, charge: Charge = free
 ) -> DocumentView:
     """Make the FAILED pages, and the untried pages of a partial result, convert again. If there are none, merge a
-    FAILED document again, or start it over. Harmless if nothing failed. Rule: docs/sources/documents.md#commands."""
+    FAILED document again, or start it over. Harmless if nothing failed. Raises `IllegalTransition` for failed pages of
+    a document that is paused or being merged. Rule: docs/sources/documents.md#commands."""
 
     def act(tx: Tx, document: Any) -> None:
         is_partial = document.status == DocumentStatus.PARTIAL_FAILED
@@ -218,8 +220,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
     """Use the text of an attempt of the ledger as the page's text. If no page is missing, ask for a new merge, except
     of a CANCELLED document.
 
-    `page`: its position in the result. Raises `UserError` for a document that is not at rest, or an attempt without a
-    text.
+    `page`: its position in the result. Raises `UserError` for a document that is not at rest, or an attempt that is not
+    of this page, or failed without a text. A completed attempt may have an empty text.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -407,8 +409,9 @@ def _cut_off(tx: Tx, document_id: str) -> None:
 
 
 def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False) -> None:
-    """Make the matching pages RETRYING with these `columns`, subtract them from the counters, and move the document to
-    PROCESSING. Raises `UserError` for a document that is not split."""
+    """Make the matching COMPLETED and FAILED pages RETRYING with these `columns`, subtract them from the counters, and
+    move the document to PROCESSING. Raises `UserError` for a document that is not split, `IllegalTransition` for one
+    that is paused or being merged."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"

@@ -61,7 +61,7 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     """Store a copy of the file and a row for it; the same content and options revive and return the existing document.
     Workers convert it later.
 
-    Raises `UserError` for an invalid file or option, and then stores nothing.
+    Raises `UserError` for an invalid file, or in the cases of `check`, and then stores nothing.
     """
     check(context, options)
     check_file(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
@@ -71,8 +71,8 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
 
 
 def check(context: Context, options: Options) -> None:
-    """Raise `UserError` for options that are invalid for any file, or if the data folder belongs to another
-    database."""
+    """Raise `UserError` for options that are invalid for any file, if a running worker does not know the provider, or
+    if the data folder is unusable or belongs to another database."""
     settings = context.settings
     try:
         installation.check(context.db, settings)

@@ -35,7 +35,7 @@ def incoming(settings: Settings, source: Path, max_bytes: int, called: str = "")
     """Yield a private copy of a file, its SHA-256 and size; remove the copy at the end unless it was moved. `called`:
     its name in errors.
 
-    Raises `UserError` for a file that is unreadable, too large, or changed during the copying.
+    Raises `UserError` for a file that is unreadable, no ordinary file, too large, or changed during the copying.
     """
     root(settings).mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, name = tempfile.mkstemp(dir=root(settings), prefix="incoming-")

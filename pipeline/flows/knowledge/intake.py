@@ -107,12 +107,12 @@ def add(
 ) -> Added:
     """Add the valid sources as items, at the end of the base's line; refused ones are in the result. `progress` gets
     the number of handled sources and of all. Raises `UserError` for an unknown base, or for the data folder of another
-    database, and `OverCap` if the caller's account has no room for the first `PORTION` of sources; later ones are then
-    refused.
+    database. Adds each `PORTION` of sources whole: if the caller's account has no room for its new items, they are
+    refused, or, while `added` has no created or changed item, it raises `OverCap`.
 
-    A base has one item for a file. Two sources are the same file if their real paths are equal, or, unless both came
-    with folders, if their names and contents are equal. A known file whose content changed is read again. `added`: the
-    result to add to.
+    A base has one item for a file. Two sources are the same file if their real paths are equal; for uploads of one
+    folder, if their names are equal; and, unless both came with folders, if their names and contents are equal. A known
+    file whose content changed is read again if its source has a real path. `added`: the result to add to.
     """
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
@@ -187,7 +187,8 @@ def _join(session: Session, item_id: str, source: Source) -> None:
 def _row(
     context: Context, copies: ExitStack, source: Source, limits: KnowledgeSettings, added: Added
 ) -> dict[str, Any]:
-    """Store the file or note of a valid source, and return the item's columns. Raises `UserError`."""
+    """Return the columns of an item for a valid source; store its file or note, which the end of `copies` removes if
+    the item has no row by then. A large file adds a warning to `added`. Raises `UserError`."""
     row: dict[str, Any] = {
         "id": uuid4().hex[:16],
         "type": source.type,
@@ -260,8 +261,8 @@ def _discard_unowned(context: Context, item_id: str) -> None:
 
 
 def checked_url(url: str) -> str:
-    """Return an http or https address without its fragment. Raises `UserError` for any other text, or with a
-    password."""
+    """Return an http or https address without its fragment. Raises `UserError` for any other text, for more than
+    `MAX_URL` characters, or with a user name or password."""
     wanted = url.strip()
     try:
         parts = urlsplit(wanted)
@@ -291,7 +292,8 @@ def _store(
     limits: KnowledgeSettings,
     added: Added,
 ) -> None:
-    """Insert the new rows in their order; refuse duplicates, and the rest once the line is full."""
+    """Insert the new rows in their order; refuse duplicates, and others once `max_queue_size` items wait, over all
+    bases. Raises `UnknownBase`, and `OverCap`, which inserts none."""
     if not rows:
         return
 

@@ -322,8 +322,9 @@ def _gate(context: Context, row: Any) -> str:
 
 
 def queue(context: Context, base_id: str) -> QueueStatus:
-    """Return a base's queue: how many items are in line and under way, and the ids of those under way and of orphans,
-    which are stalled. Raises `UnknownBase`."""
+    """Return a base's queue: how many items are in line and under way, the ids of those under way that are not stalled,
+    and the ids of orphans: stalled items under way, and the whole line if its first item is stalled. Raises
+    `UnknownBase`."""
     open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)

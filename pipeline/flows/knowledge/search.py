@@ -124,7 +124,7 @@ def asks(context: Context, bases: Sequence[str] | None) -> list[str]:
 
 
 def _bases(session: Session, requested: Sequence[str] | None) -> tuple[dict[str, str], bool]:
-    """Return (names by id, whether other bases exist). Raises `UnknownBase`."""
+    """Return (names by id, whether other bases have rows, even those being deleted). Raises `UnknownBase`."""
     query = select(BASES.c.id, BASES.c.name).where(BASES.c.deleting.is_(False))
     if requested is not None:
         query = query.where(or_(one_of(session, BASES.c.id, requested), one_of(session, BASES.c.name, requested)))

@@ -86,7 +86,7 @@ class KnowledgeSettings(BaseModel):
 
     @property
     def providers(self) -> list[str]:
-        """Return every configured provider of vectors, each once, without `local`."""
+        """Return every configured provider of vectors, each once; `local` only if a setting names it."""
         return [name for name in dict.fromkeys([self.embeddings_provider, *self.further_providers]) if name]
 
 

@@ -24,9 +24,10 @@ _BLANK = 2
 
 
 def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000) -> TextView:
-    """Return an item's published text from character `start` on, at most `limit` characters and never over `MAX_CHARS`.
+    """Return an item's published text from position `start` on, over at most `limit` positions and `MAX_CHARS`.
 
-    The text is its chunks without their overlaps, with the headings above them. Raises `UnknownItem`.
+    The text is its chunks without their overlaps, with the headings above them. Positions are those of chunks: a
+    heading may make the text longer than `limit`. Raises `UnknownItem`.
     """
     with context.db.read() as session:
         row = _row(session, item_id)
@@ -83,7 +84,8 @@ def page_picture(
     """Return a page of the stored copy, by its number from 1, as a WebP of at most this width. A child process of low
     priority renders it, and calls `wanted` twice a second.
 
-    Raises `Unwanted` if that returns False, `UserError` without the page, or if it cannot be rendered.
+    Raises `UnknownItem`, `Unwanted` if `wanted` returns False, `UserError` without the copy or the page, or if it
+    cannot be rendered.
     """
     stored = original(context, item_id)
     kind = detect_file(stored.path)

@@ -66,7 +66,8 @@ class Calls:
 
 
 def estimate_run(context: Context, options: StartOptions) -> Estimate:
-    """Estimate a run with these options. Raises the `UserError` that `start` would raise."""
+    """Estimate a run with these options. Raises the `UserError` that `start` would raise for bad options, but works
+    during an active run."""
     settings = context.settings
     check(settings, options)
     size = int(gates.live_values(context)[BATCH_SIZE_SETTING].value)

@@ -23,8 +23,8 @@ from pipeline.storage.context import Context
 
 
 def song(context: Context, reference: str) -> SongView:
-    """Return a song by our id, its library's id, title, "artist - title", or its file's name, in any case. The first of
-    these that matches decides.
+    """Return a song by the first of these that matches: our id; its library's id, in this case; title, "artist - title"
+    or path, in any case; the end of a title behind " - ", or its file's name.
 
     Raises `UserError` if none or several match.
     """

@@ -60,7 +60,7 @@ def breakers_in_use(context: Context, mode: Mode) -> list[str]:
 
 def reflect_breakers(context: Context) -> str:
     """Move the active run between RUNNING and BREAKER by the breakers that it needs; return why they are open. Empty if
-    all are closed, without a run at work, and while Redis does not answer."""
+    none is open, if no run is RUNNING or BREAKER, and while Redis does not answer."""
     with context.db.read() as session:
         active = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
     if active is None or active.status not in LIVE:

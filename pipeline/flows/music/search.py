@@ -29,7 +29,7 @@ _EXTRA = 50
 def like_song(context: Context, reference: str, limit: int = 10) -> SearchResult:
     """Find songs like this one, best first, without it and without missing songs; `limit` is at most 1000.
 
-    Raises `UserError` if it is unknown or has no vector yet.
+    Raises `UserError` if it is unknown or ambiguous, or has no vector yet.
     """
     song = queries.song(context, reference)
     with context.db.read() as session:

@@ -98,7 +98,8 @@ def _without_provider(settings: Settings) -> str:
 
 
 def start(context: Context, options: StartOptions, expected: Sequence[Part] = ()) -> RunView:
-    """Start a run, which workers then do. Raises `AlreadyRunning` if one is active, `UserError` for bad options.
+    """Start a run, which workers then do. Raises `AlreadyRunning` if one is active, even if paused, `UserError` for bad
+    options, `OverCap`.
 
     `expected`: the estimated cost to reserve on the caller's account.
     """
@@ -193,7 +194,7 @@ def unfinished(session: Session, run_ids: Collection[str]) -> set[str]:
 
 def stop(context: Context) -> RunView:
     """End the active run at once. Calls under way go on, and their results are kept; songs without results become
-    pending again.
+    pending again, or completed if only a new vector was due.
 
     Raises `UserError` without an active run.
     """

@@ -49,7 +49,8 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
     """Make these dead letters, or all of the kind, wait for workers again, as if untried; return their ids. Results of
     earlier calls stay.
 
-    If one of `ids` is not a dead letter, raises `UserError` and changes nothing; without `strict`, skips it.
+    If one of `ids` is not a dead letter, raises `UserError` and changes nothing; without `strict`, skips it. Raises
+    `UserError` for an unknown kind.
     """
     if kind not in DEAD_LETTERS:
         raise UserError(f"{kind} is not a kind of dead letter: {', '.join(DEAD_LETTERS)}", code="usage")
@@ -107,7 +108,8 @@ def exclude(
     """Replace the live exclusions of programs and window titles; None keeps them, an empty list removes them. Those of
     the settings stay. `by`: the name to record.
 
-    Patterns such as `*KeePass*` match in any case. Raises `UserError` for a semicolon, or if one excludes everything.
+    Patterns such as `*KeePass*` match in any case. Raises `UserError` for a semicolon, for too many or too long
+    patterns, or if one excludes everything.
     """
     known, patterns_by = live_settings(context.settings), {"apps": apps, "titles": titles}
     if any(";" in pattern for patterns in patterns_by.values() for pattern in patterns or ()):

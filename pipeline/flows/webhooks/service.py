@@ -142,7 +142,7 @@ def remove(context: Context, endpoint_id: str) -> None:
 def test(context: Context, endpoint_id: str) -> DeliveryView:
     """Add a test delivery for the endpoint, independently of its types, and end the endpoint's pause.
 
-    Workers send it. Raises `UserError` for a disabled endpoint.
+    Workers send it. Raises `UserError` for a disabled endpoint, `UnknownEndpoint`.
     """
 
     def act(tx: Tx) -> DeliveryView:
@@ -179,11 +179,12 @@ def replay(context: Context, delivery_id: int) -> DeliveryView:
 
 
 def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
-    """Make deliveries of all stored events of a time range that an endpoint wants, delivered or not; return their
-    number. Workers send them.
+    """Make deliveries of all stored events from `since` to before `until` that an endpoint wants, delivered or not,
+    except new ones that have no delivery yet and follow anyway; return their number. Workers send them.
 
-    Waiting deliveries become due at once; those being sent stay as they are. Includes events from times when the
-    endpoint was disabled. `until`: None: now. Raises `UserError` for a disabled endpoint.
+    Waiting deliveries become due at once; those being sent stay as they are and do not count. Includes events from
+    times when the endpoint was disabled. `until`: None: now. Raises `UserError` for a disabled endpoint,
+    `UnknownEndpoint`.
     """
     with context.db.read() as session:
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
@@ -204,7 +205,7 @@ def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
     """Make every failed delivery pending again, to one endpoint or to all active ones; return their number. Workers
     send them.
 
-    Raises `UserError` for a disabled `endpoint_id`.
+    Raises `UserError` for a disabled `endpoint_id`, `UnknownEndpoint`.
     """
     with context.db.read() as session:
         which = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
@@ -236,8 +237,8 @@ def known_types() -> list[str]:
 
 
 def check_url(url: str) -> None:
-    """Raise `UserError` for a URL that is not http or https, or has a password. Looks up no address: each delivery
-    checks whether it is public."""
+    """Raise `UserError` for a URL that is not http or https, is too long, or has blanks, a user name or a password.
+    Looks up no address: each delivery checks whether it is public."""
     _check_text("url", url, MAX_URL)
     try:
         parts = urlsplit(url)

@@ -114,7 +114,8 @@ def settle(tx: Tx, kind: Work, document: Any, event: DocumentEvent | None = None
 
 
 def fail(context: Context, kind: Work, document: Any, error: Exception) -> None:
-    """End the stage with `error`: retry it later if the error is passing, else make the document FAILED.
+    """End the stage with `error`: retry it later if the error is passing and attempts are left, else make the document
+    FAILED.
 
     Harmless if the claim was lost.
     """

@@ -127,7 +127,8 @@ def _claim(tx: Tx, item_id: str, provider: str, owner: Owner) -> Claimed | None:
 
 
 def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
-    """Make the batch's vectors, and return them as bytes to store. Raises `UnitError`."""
+    """Make the batch's vectors, and return them as bytes to store. Raises `UnitError`, or `UserError` for an unusable
+    provider."""
     texts, provider = claimed.texts, claimed.row.provider
     model = claimed.item.space.partition(":")[2]
     maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)

@@ -173,7 +173,8 @@ def limits_of(section: KnowledgeSettings, reading: ReadingSettings) -> Limits:
 
 
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
-    """Split the text, and store its chunks and batches. Raises `ClaimLost`, and `UnitError` for an empty text."""
+    """Split the text, and store its chunks and batches. Raises `ClaimLost`, `Unwanted` while splitting, `UnitError` for
+    an empty text or bad chunk sizes, `UserError` for an unusable provider."""
     row, base = claimed.row, claimed.base
     chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.checkpoint.wanted)
     if not chunks:

@@ -59,9 +59,11 @@ class MusicFolder:
         return Listing(0, scanning=False, scanned_at="")
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """Yield all songs, in pages of up to `PAGE`; leave out unreadable files, and count them in `unreadable`.
+        """Yield all songs, in pages of up to `PAGE`; leave out unreadable files and folders, and count them in
+        `unreadable`. Leaves out links out of the folder, too, uncounted. A file with broken tags is a song, named after
+        its file.
 
-        Raises `LibraryError` (transient) if no child process can start.
+        Raises `LibraryError` (transient) if a child process fails in a way that may pass.
         """
         page: list[SongTags] = []
         with Session(advice="") as session:

@@ -55,7 +55,8 @@ def sync_libraries(
 ) -> SyncReport:
     """Sync the rows with all libraries, or only with `folder`, and return the sum of the figures.
 
-    Raises `UserError` if one cannot be read: the pages before stay, and its sync flags no song as missing.
+    Raises `UserError` if one cannot be read: the pages before stay, its sync flags no song as missing, and libraries
+    after it are not synced.
     """
     with ExitStack() as close:
         report = SyncReport(complete=True)

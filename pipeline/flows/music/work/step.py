@@ -123,8 +123,9 @@ class StepWork:
         return self._read(unit, analyses, missing, answer)
 
     def _read(self, unit: BatchUnit, kept: dict[int, Analysis], missing: list[SongFacts], answer: Answer) -> Settled:
-        """Keep every valid answer. Songs without one become pending again when the batch is saved, or a repair asks for
-        them once if the reply was broken."""
+        """Keep every valid answer. If the reply was broken, a repair asks once for the other songs; none follows a
+        truncated reply. Then songs without an answer become pending again when the batch is saved; if the reply is bad
+        and no song has an answer, the batch fails."""
         problem = CUT if answer.truncated else ""
         try:
             analyses = read_reply(answer.text)

@@ -97,8 +97,8 @@ def make(
 ) -> int | None:
     """Create a batch of these frames, in the order of `shots`; `times`: their times of capture, in the same order.
 
-    The caller's transaction has locked the source. Returns the batch's id; None if a batch of the same frames exists.
-    Raises `StaleClaim` if a frame is in a batch already.
+    The caller's transaction has locked the source. Returns the batch's id; None if a batch of the same frames exists,
+    which then takes them. Raises `StaleClaim` if a frame is in a batch already, also in that one.
     """
     ids = [shot.id for shot in shots]
     key = idempotency_key(source, shots)

@@ -98,7 +98,8 @@ class Capturer:
     def capture(self, sources: Sequence[str] = (EVERY_SCREEN,)) -> list[Captured]:
         """Capture these screens (`screen:1`, …) and windows (`window:NAME`); leave out missing ones.
 
-        An excluded screen or window has no picture: its `data` is empty. Raises `UserError` without a display.
+        An excluded screen or window has no picture: its `data` is empty. Raises `UserError` without a display, or for a
+        window if this machine cannot list windows.
         """
         names = [source.partition(":")[2] for source in sources if source.startswith("window:")]
         screens = [source for source in sources if source.startswith("screen:")]

@@ -48,8 +48,8 @@ def path_of(settings: Settings, file: str) -> Path:
 
 
 def read(picture: Path | bytes, max_mb: int) -> bytes:
-    """Return a picture's bytes, which it reads once if it gets a path. Raises `UserError` if the file is missing,
-    `UnitError` if the picture is too large."""
+    """Return a picture's bytes, which it reads once if it gets a path. Raises `UserError` if the file is missing, no
+    ordinary file or unreadable, `UnitError` if the picture is too large."""
     if isinstance(picture, bytes):
         _check_size(len(picture), max_mb)
         return picture

@@ -91,9 +91,9 @@ def ingest(
     Only a child process decodes the picture; `wanted` is called twice a second until it ends. `name`: replaces the path
     in errors.
 
-    Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; with a row in the ledger,
-    `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`, `too_slow`, `unreadable_file`. `UnitError` (transient) if
-    no child process can read it now; `Unwanted` if `wanted` returns False.
+    Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`, `installation` (the data folder
+    of another database), `quota`; with a row in the ledger, the codes of a bad picture, such as `not_an_image` or
+    `too_large`. `UnitError` (transient) if no child process can read it now; `Unwanted` if `wanted` returns False.
     """
     check_source(frame.source)
     if frame.ts.tzinfo is None:

@@ -43,7 +43,8 @@ def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
 
 def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
     """Choose the index after a repair: the latest entirely valid reply, else the valid parts of the reply with
-    most segments. `replies`: the first reply and its repair. Raises `BadReply` if both have no valid part."""
+    most segments. `replies`: the first reply and its repair. Raises `BadReply` if neither has a valid segment of a sent
+    screenshot."""
     problem = BadReply("no reply came")
     for reply in reversed(replies):
         try:

@@ -133,7 +133,7 @@ def settle(context: Context, batch_id: int) -> Settled:
 
     `pending`: all shards succeeded, their merged results are stored, the frames are done, and the batch waits for its
     expansion. `failed`: it waits for a retry. `failed_permanent`: it and its frames are dead; its shards' results stay.
-    None: shards are still under way.
+    None: shards are still under way or untried in this attempt, or the batch is not under analysis.
     """
     in_force = screenshots_in_force(context)
 

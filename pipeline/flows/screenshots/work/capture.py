@@ -33,9 +33,11 @@ class Captures:
         self._lock = Lock()
 
     def take(self, context: Context, worker: str) -> list[tuple[str, Intake]]:
-        """Capture each source once; return (source, intake) of each frame that was not refused.
+        """Capture each source once; return (source, intake) of each frame that could be read and was not refused, also
+        of excluded and known ones and duplicates.
 
-        `latest_capture` has reasons of failures: errors of the display are not raised.
+        Errors of the display and of frames are not raised: `latest_capture` has the display's error and missing
+        sources, but no refusals.
         """
         with self._lock:
             sources, error = context.settings.screenshots.capture_sources, ""
@@ -71,7 +73,8 @@ class Captures:
 
 
 def _take(context: Context, captured: Captured) -> Intake | None:
-    """Ingest a frame; None if the intake refused it (see the ledger), or no child process could read it now."""
+    """Ingest a frame; None if the intake raised `UserError` (the ledger has those of bad pictures), or no child process
+    could read it now."""
     if not captured.data:
         leave_out(context, captured.frame)
         return Intake(False, reason="excluded")

@@ -181,7 +181,7 @@ def settle(
     only stops waiting.
 
     `call`: the call of the merge; None if rules merged. Returns the state `pending` if the target has changed or is
-    deleted: the node waits for its merge again, without counting an attempt.
+    deleted: the node waits for its merge again, without counting an attempt; no state if the claim is lost.
     """
 
     def act(tx: Tx) -> Settled:

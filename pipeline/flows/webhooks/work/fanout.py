@@ -53,7 +53,8 @@ def fan_out(context: Context) -> int:
 
 
 def _portion(tx: Tx, endpoint_id: str) -> tuple[int, bool]:
-    """Create a portion of an endpoint's deliveries; return (their number, whether more events follow)."""
+    """Create a portion of an endpoint's deliveries; return (their number, whether more events may follow: False without
+    room for a full portion). An inactive endpoint gets none."""
     row = lock(tx, endpoint_id)
     if row is None or not row.active:
         return 0, False

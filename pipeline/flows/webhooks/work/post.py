@@ -26,7 +26,8 @@ class Answer:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettings) -> Answer:
-    """Send a message, and return the answer, with an `error` for a bad HTTP status.
+    """Send a message, and return the answer, with an `error` for a bad HTTP status. A success whose body is too large
+    or unsupported becomes status 200 without a preview.
 
     Raises `UnitError` without an answer, or for a forbidden address.
     """
