@@ -39,8 +39,8 @@ def scan(
     progress: Progress = lambda *_: None,
 ) -> Scanned:
     """Add a directory's new files, read changed files again, and delete the items of files that it does not find, which
-    `keep_gone` keeps: missing or hidden files, links, and all files in folders that cannot be listed. Raises
-    `UserError`, also if the directory itself cannot be listed.
+    `keep_gone` keeps: missing or hidden files, and links. Raises `UserError`, also if the directory itself cannot be
+    listed.
 
     Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan
     follows no links. An item that was added alone joins the group of its folder, but stays when its file is missing.
