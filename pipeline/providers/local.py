@@ -46,7 +46,7 @@ class LocalConverter:
 
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
-        """Yield a reader over a PDF, PNG, JPEG, WebP or TIFF file. Only its first `convert` takes a child process,
+        """Yield a reader over a PDF or a picture file. Only its first `convert` takes a child process,
         which opens the file; leaving the block returns the child."""
         with Pages(source, self._limits, self._options, survey, self._scratch) as pages:
             yield _LocalReader(pages)

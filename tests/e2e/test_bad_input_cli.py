@@ -1,6 +1,7 @@
 """Users' mistakes: each gets one sentence with advice, the right exit code, and no traceback."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +14,7 @@ from PIL import Image
 from tests.support.cli import Cli, Result, new_pdf, together
 from tests.support.corpus import corpus_file
 from tests.support.provider_server import ProviderServer
-from tests.support.samples import encrypted_pdf, picture_of, sized_pdf
+from tests.support.samples import HEIC_FOLDER, encrypted_pdf, picture_of, sized_pdf
 
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 DEAD_DATABASE = "postgresql://user:pass-word@127.0.0.1:1/none"
@@ -34,7 +35,7 @@ def make_bad_files(folder: Path) -> dict[str, str]:
     (folder / "cut.png").write_bytes((folder / "whole.png").read_bytes()[:2000])
     picture.save(folder / "whole.jpg")
     (folder / "cut.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:4000])
-    picture.save(folder / "picture.bmp")
+    picture.save(folder / "picture.ico")
     Image.new("1", (12_000, 12_000)).save(folder / "large.png")
     sized_pdf(folder / "too-wide.pdf", "0 0 612 792", "0 0 14401 100")
     encrypted_pdf(folder / "locked.pdf")
@@ -44,7 +45,7 @@ def make_bad_files(folder: Path) -> dict[str, str]:
     return {
         "cut.png": "damaged or cut off",
         "cut.jpg": "damaged or cut off",
-        "picture.bmp": "not of a supported type",
+        "picture.ico": "not of a supported type",
         "large.png": "too many pixels",
         "too-wide.pdf": "Page 2 of too-wide.pdf measures 14401",
         "locked.pdf": "password",
@@ -60,8 +61,11 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     picture_of(["Frame one"]).save(
         cli.cwd / "good.tiff", save_all=True, append_images=[picture_of(["Frame two"]), picture_of(["Frame three"])]
     )
+    shutil.copyfile(HEIC_FOLDER / "photo.heic", cli.cwd / "good.heic")
+    picture_of(["Bitmap"]).save(cli.cwd / "good.bmp")
+    picture_of(["Moving one"]).save(cli.cwd / "good.gif", save_all=True, append_images=[picture_of(["Moving two"])])
     sized_pdf(cli.cwd / "huge-but-legal.pdf", "0 0 14400 14400")
-    good = {"good.webp": 1, "good.tiff": 3, "huge-but-legal.pdf": 1}
+    good = {"good.webp": 1, "good.tiff": 3, "good.heic": 1, "good.bmp": 1, "good.gif": 1, "huge-but-legal.pdf": 1}
     result = cli.run("convert", "--json", *refused, *good)
     assert_explained(result)
     documents = {document["input"]: document for document in result.documents()}
@@ -71,6 +75,8 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     for name, pages in good.items():
         assert (documents[name]["status"], documents[name]["pages"]) == ("COMPLETED", pages)
     assert "Frame three" in (cli.cwd / "good.tiff.md").read_text()
+    assert "Harbour dues" in (cli.cwd / "good.heic.md").read_text()
+    assert "Moving one" in (cli.cwd / "good.gif.md").read_text()
 
 
 def test_no_stack_starts_for_files_that_are_refused_by_their_first_bytes(alone: Cli) -> None:

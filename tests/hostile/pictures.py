@@ -8,6 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from tests.hostile.inputs import Hostile, written
+from tests.support.samples import HEIC_FOLDER
 
 MB = 2**20
 _REFUSED = "(REFUSED|refused): "
@@ -31,6 +32,7 @@ def _rows(width_bytes: int, height: int) -> bytes:
     return b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
 
 
+_HEIC = HEIC_FOLDER / "huge.heic"
 _PALETTE = _chunk(b"PLTE", bytes(range(256)) * 3)
 _SEEN = _chunk(b"tRNS", b"\x80" * 256)
 
@@ -175,10 +177,9 @@ PICTURES = [
     ),
     Hostile("photoshop.png", written(b"8BPS\0\1" + b"\0" * 6 + b"\0\3\0\0\xff\xff\0\0\xff\xff\0\x08\0\3"), _REFUSED),
     Hostile("nothing.png", written(b""), _REFUSED),
-]
-"""Pictures for documents and screenshots."""
-
-FRAMES = [
+    Hostile("huge.heic", written(_HEIC.read_bytes), _REFUSED),
+    Hostile("cut.heic", written(lambda: _HEIC.read_bytes()[:9000]), _REFUSED),
+    Hostile("boxes.heic", written(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic\xff\xff\xff\xffmeta" + b"\xff" * 999), _REFUSED),
     Hostile(
         "screen.gif",
         written(b"GIF89a\xff\xff\xff\xff\xf0\0\0" + b"\0" * 6 + b",\0\0\0\0\xff\xff\xff\xff\0\x08\xff"),
@@ -206,4 +207,4 @@ FRAMES = [
         _BOUNDED,
     ),
 ]
-"""Pictures of types that only screenshots accept."""
+"""Pictures for documents and screenshots, which do not take HEIC."""

@@ -21,7 +21,7 @@ from tests.hostile.arena import Arena
 from tests.hostile.http_requests import REQUESTS
 from tests.hostile.inputs import COMMANDING, assert_calm, assert_outcomes, fault_of, write_inputs
 from tests.hostile.pdfs import BOMBS, LIARS
-from tests.hostile.pictures import FRAMES, PICTURES
+from tests.hostile.pictures import PICTURES
 from tests.hostile.places import AS_ANOTHER_USER, HARMLESS, IN_FOLDERS, PREPARED, SECRET, SETTINGS, TRAPS, Trap
 from tests.hostile.programs import ASKING, as_nobody
 from tests.hostile.replies import REPLIES
@@ -59,7 +59,7 @@ def test_documents_end_with_their_reason(arena: Arena, rotation: Rotation) -> No
 
 def test_screenshots_end_with_their_reason(arena: Arena, rotation: Rotation) -> None:
     folder = arena.folder("frames")
-    inputs = write_inputs([*PICTURES, *FRAMES], folder, rotation)
+    inputs = write_inputs(PICTURES, folder, rotation)
     result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(hostile.name for hostile in inputs))
     assert_calm(result, 0, 1, 3)
     assert_outcomes(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})

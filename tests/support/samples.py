@@ -7,6 +7,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 LETTER = "0 0 612 792"
+HEIC_FOLDER = Path(__file__).parent.parent / "data/pictures"
+"""Pictures that Pillow cannot write."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class DocumentView:
     source_path: Annotated[str, HIDDEN]
     """The path of the original file; empty for uploads."""
     type: str
-    """The type of the content: pdf, png, jpeg, webp or tiff."""
+    """The type of the content: pdf, png, jpeg, webp, tiff, heic, gif or bmp."""
     status: Annotated[DocumentStatus, NAMED]
     """Such as PENDING, PROCESSING, COMPLETED, PARTIAL_FAILED, FAILED, CANCELLED, PAUSED."""
     progress: Annotated[int, Field(ge=0, le=100)]

@@ -44,7 +44,11 @@ _FORM = {
                 "type": "object",
                 "required": ["file"],
                 "properties": {
-                    "file": {"type": "string", "format": "binary", "description": "PDF, PNG, JPEG, WebP or TIFF."},
+                    "file": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF or BMP.",
+                    },
                     **SubmitOptions.model_json_schema()["properties"],
                 },
             }

@@ -7,7 +7,7 @@ from pipeline.engine.errors import UserError
 from pipeline.reading.files.source import ACCEPTED, safe_filename
 from pipeline.reading.files.user_file import is_file_below, walk
 
-SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
+SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif", ".gif", ".bmp"})
 """The suffixes, in any case, of input files."""
 
 MANIFEST_SUFFIX = ".manifest.json"
@@ -45,7 +45,7 @@ def other_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def is_input_name(path: Path) -> bool:
-    """Whether the suffix is that of an input: PDF, PNG, JPEG, WebP or TIFF. Reads no file."""
+    """Whether the suffix is that of an input: one of `SUFFIXES`. Reads no file."""
     return path.suffix.lower() in SUFFIXES
 
 

@@ -13,7 +13,7 @@ from pipeline.reading.files.filetype import FileType, detect_file
 MAX_NAME_BYTES = 200
 """The longest name that `safe_filename` returns, in UTF-8. File systems allow 255; callers append numbers."""
 
-ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
+ACCEPTED = "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF and BMP files"
 _MAX_SUFFIX_BYTES = 20
 _RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+import pi_heif
 from PIL import Image, ImageOps, TiffImagePlugin
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading.files.filetype import detect_file
 
 MAX_DECODED_PIXELS = 89_000_000
 """The most pixels to decode: A3 at 600 dpi fits, a decompression bomb does not. Just below the size at which Pillow
@@ -21,7 +23,7 @@ warns."""
 MAX_SCANS = 500
 """The most scans of a JPEG: cameras and programs write about ten, and each scan of 31 bytes may take 30 ms."""
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
+_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP")
 _SCAN = b"\xff\xda"
 JPEGS = {"JPEG", "MPO"}
 """Pillow's names for JPEG formats."""
@@ -33,10 +35,11 @@ DAMAGE = (
     LookupError,
     TypeError,
     ArithmeticError,
+    RuntimeError,
     struct.error,
     zlib.error,
 )
-"""Pillow's decoders raise all of these for truncated or damaged files."""
+"""Pillow's decoders and libheif raise all of these for truncated or damaged files."""
 _PIXELS_AT_ONCE = 4_000_000
 _FLAT_COLOURS = 16
 _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
@@ -52,12 +55,18 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
     with _damage_as_unit_errors(path), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ignore odd metadata; a bomb is refused by its size.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path, formats=_heif() if detect_file(path) == "heic" else _FORMATS) as image:
             check_pixels(image, path)
             if image.format in JPEGS:
                 with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     check_scans(data, path.name)
             yield image
+
+
+def _heif() -> tuple[str]:
+    """Register the decoder of HEIC, which only such pictures need, and return its name."""
+    pi_heif.register_heif_opener()
+    return ("HEIF",)
 
 
 def check_scans(data: bytes | mmap.mmap, name: str) -> None:
@@ -79,7 +88,8 @@ def check_pixels(image: Image.Image, path: Path) -> None:
 
 
 def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
-    """Go to frame `number` (from 1) of an opened picture; False if it is missing. Only TIFF has several frames.
+    """Go to frame `number` (from 1) of an opened picture; False if it is missing. Only a TIFF has several: of an
+    animation or a burst, the first picture counts.
 
     Raises `UnitError` with code `too_many_pixels` if decoding the frame would take too much memory.
     """

@@ -14,6 +14,7 @@ from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.files.filetype import detect_file
+from pipeline.reading.files.source import ACCEPTED
 from pipeline.reading.layout import certainty, legibility
 from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.assembly import with_pictures
@@ -101,7 +102,7 @@ def _facts(
 
 @contextmanager
 def open_source(source: Path, options: Options, survey: str = "") -> Iterator[PageSource]:
-    """Open the pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content. `survey`: the JSON text that `survey`
+    """Open the pages of a PDF or a picture file, detected by content. `survey`: the JSON text that `survey`
     returned; empty: each page makes a profile of its own.
 
     Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`, `no_pages` or
@@ -124,7 +125,7 @@ def _type_of(source: Path) -> str:
         message = f"{source.name} cannot be read: {error}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
     if detected is None:
-        message = f"{source.name} is not a PDF, PNG, JPEG, WebP or TIFF file."
+        message = f"{source.name} is not of a supported type; {ACCEPTED} are accepted."
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unsupported")
     return detected
 

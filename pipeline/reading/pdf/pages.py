@@ -54,7 +54,7 @@ class ConvertedPage(NamedTuple):
 
 
 class Pages:
-    """The pages of a PDF, PNG, JPEG, WebP or TIFF file, detected by content, for one thread. Close it at the end.
+    """The pages of a PDF or a picture file, detected by content, for one thread. Close it at the end.
 
     If a page is too much for the child, only that page fails: another child reads the next page.
     """

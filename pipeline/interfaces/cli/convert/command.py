@@ -33,7 +33,7 @@ def _path(text: str) -> Path:
 
 Inputs = Annotated[
     list[Path],
-    typer.Argument(metavar="FILES", parser=_path, help="PDF, PNG, JPEG, WebP, TIFF; folders; or - for standard input."),
+    typer.Argument(metavar="FILES", parser=_path, help="PDFs and pictures; folders; or - for standard input."),
 ]
 Output = Annotated[
     str,

@@ -10,11 +10,11 @@ from pipeline.reading.files.inputs import discover, is_input_below, other_files
 
 
 def test_a_folder_yields_the_files_below_it_in_order(tmp_path):
-    for name in ("b.PDF", "a.png", "sub/c.tiff", "notes.txt", ".hidden.pdf", ".git/d.pdf", "sub/e.jpeg"):
+    for name in ("b.PDF", "a.png", "sub/c.tiff", "notes.txt", ".hidden.pdf", ".git/d.pdf", "sub/e.jpeg", "f.HEIC"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     names = [path.relative_to(tmp_path).as_posix() for path in discover([tmp_path])]
-    assert names == ["a.png", "b.PDF", "sub/c.tiff", "sub/e.jpeg"]
+    assert names == ["a.png", "b.PDF", "f.HEIC", "sub/c.tiff", "sub/e.jpeg"]
 
 
 def test_files_are_taken_as_named_and_once(tmp_path):

@@ -1,5 +1,6 @@
 import contextlib
 import os
+import shutil
 import tracemalloc
 import unicodedata
 import zlib
@@ -11,6 +12,7 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.files import source
+from pipeline.reading.files.filetype import detect
 from pipeline.reading.files.source import (
     MAX_NAME_BYTES,
     SourceInfo,
@@ -24,7 +26,7 @@ from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.survey import inspect
 from pipeline.settings import DocumentSettings
 from tests.support.corpus import corpus_file
-from tests.support.samples import encrypted_pdf, pdf_bytes, picture_of, sized_pdf, text_pdf
+from tests.support.samples import HEIC_FOLDER, encrypted_pdf, pdf_bytes, picture_of, sized_pdf, text_pdf
 
 LIMITS = DocumentSettings()
 
@@ -44,7 +46,7 @@ def test_pdf_is_known_by_its_content_and_counted(tmp_path):
     assert inspect(path, LIMITS) == SourceInfo("pdf", 3, path.stat().st_size)
 
 
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff"])
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff", "gif", "bmp"])
 def test_pictures_are_known_by_their_content(tmp_path, name):
     path = tmp_path / "no-suffix"
     picture_of(["x"]).save(path, format=name)
@@ -60,8 +62,30 @@ def test_frames_of_a_tiff_are_pages(tmp_path):
     assert len(progress) == 5  # each frame has its own time limit
 
 
-def test_animation_is_its_first_picture(tmp_path):
-    path = tmp_path / "moving.webp"
+@pytest.mark.parametrize("name", ["photo", "burst"])
+def test_heic_is_known_by_its_content_and_its_first_picture_counts(tmp_path, name):
+    path = shutil.copyfile(HEIC_FOLDER / f"{name}.heic", tmp_path / "a.jpg")
+    assert inspect(path, LIMITS) == SourceInfo("heic", 1, path.stat().st_size)
+
+
+@pytest.mark.parametrize("kept", [30, 400, 5000])
+def test_truncated_heic_is_refused(tmp_path, kept):
+    (tmp_path / "cut.heic").write_bytes((HEIC_FOLDER / "photo.heic").read_bytes()[:kept])
+    assert refused(tmp_path / "cut.heic").code == "corrupt"
+
+
+def test_heic_with_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    assert refused(shutil.copyfile(HEIC_FOLDER / "huge.heic", tmp_path / "a.heic")).code == "too_many_pixels"
+
+
+def test_avif_and_words_that_begin_like_a_bitmap_are_no_pictures():
+    assert detect(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf") is None
+    assert detect(b"BMW and other makers of cars") is None
+
+
+@pytest.mark.parametrize("name", ["webp", "gif"])
+def test_animation_is_its_first_picture(tmp_path, name):
+    path = tmp_path / f"moving.{name}"
     frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "green")]
     frames[0].save(path, save_all=True, append_images=frames[1:])
     assert inspect(path, LIMITS).pages == 1
@@ -109,13 +133,13 @@ def test_file_that_cannot_be_opened_is_refused(tmp_path, monkeypatch):
     assert refused(path).code == "unreadable"
 
 
-@pytest.mark.parametrize("content", [b"just words", b"PK\x03\x04", b"GIF89a" + bytes(50), b"\0" * 2000, b"II*"])
+@pytest.mark.parametrize("content", [b"just words", b"PK\x03\x04", b"GIF88a" + bytes(50), b"\0" * 2000, b"II*"])
 def test_other_files_are_refused_with_the_types_that_are_accepted(tmp_path, content):
     path = tmp_path / "paper.pdf"
     path.write_bytes(content)
     error = refused(path)
     assert error.code == "unsupported"
-    assert "PDF, PNG, JPEG, WebP and TIFF" in str(error)
+    assert "PDF, PNG, JPEG, WebP, TIFF, HEIC" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +174,7 @@ def test_broken_pdfs_are_refused(tmp_path):
     assert refused(tmp_path / "none.pdf").code == "no_pages"
 
 
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff"])
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff", "gif", "bmp"])
 @pytest.mark.parametrize("size", [0.05, 0.5, 0.95])
 def test_truncated_pictures_are_refused(tmp_path, name, size):
     path = tmp_path / "cut"
@@ -168,12 +192,14 @@ def test_a_truncated_second_frame_is_refused(tmp_path):
     assert refused(path).code == "corrupt"
 
 
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff", "pdf"])
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "tiff", "gif", "bmp", "heic", "pdf"])
 @given(cut=st.integers(min_value=0, max_value=3000), junk=st.binary(min_size=1, max_size=40))
 def test_damage_never_gives_another_error(tmp_path_factory, name, cut, junk):
     path = tmp_path_factory.mktemp("damage") / "x"
     if name == "pdf":
         text_pdf(path, [["some text"], ["more"]])
+    elif name == "heic":
+        shutil.copyfile(HEIC_FOLDER / "burst.heic", path)
     else:
         Image.effect_noise((30, 30), 50).save(path, format=name)
     content = path.read_bytes()

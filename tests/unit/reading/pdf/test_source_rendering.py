@@ -11,7 +11,7 @@ from pipeline.reading.pdf.conversion import open_source
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.survey import inspect
 from pipeline.settings import DocumentSettings
-from tests.support.samples import sized_pdf, text_pdf
+from tests.support.samples import HEIC_FOLDER, sized_pdf, text_pdf
 
 LIMITS = DocumentSettings()
 
@@ -112,6 +112,9 @@ def test_photos_are_turned_upright(tmp_path):
     exif[0x0112] = 6
     assert rendered(tmp_path, image, "a.jpg", exif=exif).size == (200, 300)
     assert rendered(tmp_path, image, "a.jpg", max_pixels=15_000, exif=exif).size == (100, 150)
+    [(_, picture)] = render_pages(HEIC_FOLDER / "photo.heic", [1], tmp_path / "out", 72, 10**6)
+    with Image.open(picture) as upright:
+        assert upright.size == (900, 500)
 
 
 @pytest.mark.parametrize("mode", ["1", "P", "RGBA", "I;16", "CMYK"])
