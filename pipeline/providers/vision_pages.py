@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.protocols import Answer, PageReader, PageRef, Vision
 from pipeline.reading.files.filetype import detect
+from pipeline.reading.replies.wrapping import unwrap
 from pipeline.settings import ProviderProfile
 
 PAGE_PROMPT = """\
@@ -38,7 +38,6 @@ answer with nothing."""
 """The prompt for each page."""
 
 _MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
-_WRAPPER = re.compile(r"```[ \t]*(?:markdown|md)", re.IGNORECASE)
 
 
 class TruncatedAnswer(UnitError):
@@ -115,28 +114,3 @@ def read_image(page: PageRef) -> tuple[bytes, str]:
         message = f"the picture of page {page.number} is not PNG, JPEG or WebP"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="bad_image")
     return data, media_type
-
-
-def unwrap(text: str) -> str:
-    """Return `text` without blank lines at its ends, and without a Markdown fence around all of it."""
-    lines = _trim(text.replace("\r\n", "\n").split("\n"))
-    wrapped = len(lines) >= 2 and _WRAPPER.fullmatch(lines[0].strip()) and lines[-1].strip() == "```"
-    if wrapped and _balanced(lines[1:-1]):
-        lines = _trim(lines[1:-1])
-    return "\n".join(lines)
-
-
-def _trim(lines: list[str]) -> list[str]:
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    return lines[filled[0] : filled[-1] + 1] if filled else []
-
-
-def _balanced(lines: Iterable[str]) -> bool:
-    """Whether each fence inside is closed inside; otherwise the last line closes one of these and not the wrapper."""
-    inside = False
-    for line in lines:
-        fence = line.strip()
-        # A fence that names a language only ever opens a block.
-        if fence == "```" or (fence.startswith("```") and not inside):
-            inside = not inside
-    return not inside

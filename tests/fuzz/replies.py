@@ -19,8 +19,9 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot
 from pipeline.flows.screenshots.rules.schemas import Segment, SegmentEvent, VlmIndex
 from pipeline.flows.screenshots.states import NodeKind
 from pipeline.nodes import protocol
-from pipeline.providers import errors, node_pages, openai_compatible, replies, vision_pages
+from pipeline.providers import errors, node_pages, openai_compatible, replies
 from pipeline.reading.export import docling, markdown, markup
+from pipeline.reading.replies import wrapping
 from pipeline.settings.music import MusicSettings
 from pipeline.settings.providers import ProviderProfile
 from tests.fuzz.target import Target, is_storable, json_seeds, text_of, texts
@@ -109,7 +110,7 @@ def _plain_reply(data: bytes) -> None:
         replies.as_json(text, max_chars=100_000)
     replies.lists_in(text, ("a", "b"))
     replies.only_list_in(text, "songs")
-    assert vision_pages.unwrap(text) in text.replace("\r\n", "\n")
+    assert wrapping.unwrap(text) in text.replace("\r\n", "\n")
 
 
 def _provider_error(data: bytes) -> None:

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 
-_TAG = re.compile(r"""<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?P<attributes>(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
+TAG = re.compile(r"""<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?P<attributes>(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
 _SPAN = re.compile(r"""(?<![^\s"'])(rowspan|colspan)\s*+=\s*+["']?\s*+([0-9]{1,8})(?![0-9])""", re.IGNORECASE)
 _SILENT = frozenset({"script", "style", "template"})
 _INLINE = frozenset({"a", "b", "em", "i", "small", "span", "strong", "sub", "sup", "u", "img", "code"})
 
 
-class _Tag(NamedTuple):
+class Tag(NamedTuple):
+    """A tag of HTML: its name in lower case, whether it ends an element, and its attributes as written."""
+
     name: str
     closing: bool
     attributes: str
@@ -38,7 +40,7 @@ def blocks(html: str) -> list[Json]:
     """Return the tables of some HTML, and its other text as paragraphs, as dicts in the order of the HTML; without
     comments, scripts and styles."""
     reader = _Reader()
-    for part in _parts(html):
+    for part in parts(html):
         if isinstance(part, str):
             reader.text(part)
         elif part.closing:
@@ -48,17 +50,17 @@ def blocks(html: str) -> list[Json]:
     return reader.close()
 
 
-def _parts(html: str) -> Iterator[str | _Tag]:
+def parts(html: str) -> Iterator[str | Tag]:
     """Yield texts and tags in order. A tag or comment without an end is text."""
     lowered = ""
     last, last_comment = html.rfind(">"), html.rfind("-->")
     at = 0
     while (begin := html.find("<", at)) >= 0:
         yield unescape(html[at:begin])
-        match = _TAG.match(html, begin) if begin < last else None
+        match = TAG.match(html, begin) if begin < last else None
         if match is not None:
             name, at = match["name"].lower(), match.end()
-            yield _Tag(name, bool(match["end"]), match["attributes"])
+            yield Tag(name, bool(match["end"]), match["attributes"])
             if name in _SILENT and not match["end"]:
                 lowered = lowered or html.lower()
                 end = lowered.find(f"</{name}", at)
@@ -88,7 +90,7 @@ class _Reader:
     def text(self, text: str) -> None:
         self._text.append(text)
 
-    def begin(self, tag: _Tag) -> None:
+    def begin(self, tag: Tag) -> None:
         name = tag.name
         if name == "table":
             self._nested += 1
@@ -137,7 +139,7 @@ class _Reader:
         else:
             self._text.append(" ")
 
-    def _begin_cell(self, tag: _Tag) -> None:
+    def _begin_cell(self, tag: Tag) -> None:
         assert self._rows is not None
         self._end_cell()
         if not self._rows:

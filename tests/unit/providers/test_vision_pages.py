@@ -9,7 +9,7 @@ import pytest
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.openai_compatible import OpenAICompatible
 from pipeline.providers.protocols import Answer, PageConverter, PageRef
-from pipeline.providers.vision_pages import PAGE_PROMPT, TruncatedAnswer, VisionConverter, unwrap
+from pipeline.providers.vision_pages import PAGE_PROMPT, TruncatedAnswer, VisionConverter
 from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown
 
@@ -125,27 +125,3 @@ def test_the_cache_key_changes_with_the_picture(page: PageRef) -> None:
     assert page.image
     page.image.write_bytes(PNG + b"!")
     assert converter.cache_key(page)[0] != before
-
-
-@pytest.mark.parametrize(
-    ("text", "unwrapped"),
-    [
-        ("# A\n\ntext", "# A\n\ntext"),
-        ("```markdown\n# A\n```", "# A"),
-        ("\n```md\r\n# A\r\n\r\n```\n", "# A"),
-        ("``` Markdown\n# A\n```", "# A"),
-        ("```markdown\n```", ""),
-        ("```markdown\na\n```python\nx\n```\nb\n```", "a\n```python\nx\n```\nb"),
-        ("```markdown\na\n```\nx\n```\nb\n```", "a\n```\nx\n```\nb"),
-        ("```markdown\na\n```\nb\n```python\nx\n```", "```markdown\na\n```\nb\n```python\nx\n```"),
-        ("```\ncode\n```", "```\ncode\n```"),
-        ("```python\ncode\n```", "```python\ncode\n```"),
-        ("```markdown\nno end", "```markdown\nno end"),
-        ("    indented\n\n", "    indented"),
-        ("a\u2028b\x0cc", "a\u2028b\x0cc"),
-        (" \n \n", ""),
-        ("", ""),
-    ],
-)
-def test_only_a_fence_around_the_whole_answer_is_taken_off(text: str, unwrapped: str) -> None:
-    assert unwrap(text) == unwrapped

@@ -1,0 +1,116 @@
+"""Judge a parsed reply against what is known of the page."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pipeline.reading.replies.form import Parsed
+from pipeline.reading.replies.repetition import Repetition
+
+Code = Literal[
+    "truncated",
+    "repeated",
+    "thoughts_only",
+    "refusal",
+    "prompt_echo",
+    "structure",
+    "empty",
+    "not_empty",
+    "other_script",
+    "low_recall",
+    "unequal_table",
+    "box_outside",
+]
+_WORD = re.compile(r"[^\W_]+")
+_REFUSAL = re.compile(
+    r"(?:I(?:'|’)?m sorry|I am sorry|sorry,|I apologi[sz]e|unfortunately,? I|I(?:'m| am) (?:not able|unable)"
+    r"|I (?:can(?:'|’)?t|cannot|can not) (?:assist|help|process|transcribe|read|view|see|provide|extract|access)"
+    r"|as an AI|很抱歉|抱歉|对不起|无法(?:识别|提供|转录))",
+    re.IGNORECASE,
+)
+_REFUSAL_LENGTH = 600
+_TRUNCATED = frozenset({"length", "max_tokens", "max_output_tokens"})
+_FEW, _RECALL, _ECHO = 20, 0.5, 0.6
+_SCRIPT_SHARE = 0.6
+
+
+class Problem(NamedTuple):
+    """A reason to doubt a reply: a `code` for programs, and a `detail` for people."""
+
+    code: Code
+    detail: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a page: the `words` of its text layer or of recognition (None: unknown), whether its picture is
+    `blank` (None: unknown), its `script` by Unicode's first word, such as LATIN, CJK, ARABIC (empty: unknown), and the
+    `prompt` that was sent."""
+
+    words: Sequence[str] | None = None
+    blank: bool | None = None
+    script: str = ""
+    prompt: str = ""
+
+
+def check(raw: str, parsed: Parsed, *, finish_reason: str, expected: Expected) -> list[Problem]:
+    """Return the problems of a reply, the gravest first. `finish_reason`: as the API gives it; empty if it does not."""
+    found: list[Problem] = []
+    if finish_reason in _TRUNCATED:
+        found.append(Problem("truncated", "the reply stops at its token limit"))
+    repetition = Repetition()
+    if repetition.feed(raw) or repetition.close():
+        found.append(Problem("repeated", "the reply repeats itself"))
+    if parsed.only_thoughts:
+        found.append(Problem("thoughts_only", "the reply holds thoughts and no answer"))
+    text = parsed.text.strip()
+    if len(text) < _REFUSAL_LENGTH and _REFUSAL.match(text):
+        found.append(Problem("refusal", "the model refuses"))
+    if _echoes(text, expected.prompt):
+        found.append(Problem("prompt_echo", "the reply repeats the prompt"))
+    if not parsed.complete:
+        found.append(Problem("structure", "the reply lacks parts of its expected form"))
+    if parsed.unequal_tables:
+        found.append(Problem("unequal_table", f"{parsed.unequal_tables} tables have rows of unequal length"))
+    if parsed.bad_boxes:
+        found.append(Problem("box_outside", f"{parsed.bad_boxes} boxes lie outside the page or are inverted"))
+    return found + _against_page(text, expected)
+
+
+def _against_page(text: str, expected: Expected) -> list[Problem]:
+    found: list[Problem] = []
+    words = _WORD.findall(text.casefold())
+    known = [word.casefold() for word in expected.words or () if _WORD.search(word)]
+    if not words:
+        if len(known) >= 3 or expected.blank is False:
+            found.append(Problem("empty", "the reply is empty, but the page has text"))
+        return found
+    if expected.blank and not known:
+        found.append(Problem("not_empty", "the reply has text, but the page is blank"))
+    script, share = script_of(text)
+    wanted = expected.script.upper() or script_of(" ".join(known))[0]
+    if wanted and script and script != wanted and share >= _SCRIPT_SHARE and {script, wanted} != {"CJK", "HIRAGANA"}:
+        found.append(Problem("other_script", f"the reply is in {script}, the page in {wanted}"))
+    elif len(known) >= _FEW:
+        recall = (Counter(known) & Counter(words)).total() / len(known)
+        if recall < _RECALL:
+            found.append(Problem("low_recall", f"the reply has {recall:.0%} of the page's words"))
+    return found
+
+
+def _echoes(text: str, prompt: str) -> bool:
+    lines = [line.strip() for line in prompt.split("\n") if len(line.strip()) >= 30]
+    echoed = sum(line in text for line in lines)
+    return bool(lines) and echoed >= max(1, len(lines) * _ECHO)
+
+
+def script_of(text: str) -> tuple[str, float]:
+    """Return the script of most letters of a text, by the first word of their Unicode names, and its share."""
+    counts: Counter[str] = Counter()
+    for letter in text[:20_000]:
+        if letter.isalpha():
+            counts[unicodedata.name(letter, "").partition(" ")[0]] += 1
+    return ((script := counts.most_common(1)) and (script[0][0], script[0][1] / counts.total())) or ("", 0.0)
