@@ -9,8 +9,8 @@ import pytest
 from conftest import Server
 from docling.datamodel.base_models import ConversionStatus, OutputFormat
 from docling.datamodel.service.options import ConvertDocumentsOptions
-from docling.datamodel.service.targets import ZipTarget
-from docling.service_client import DoclingServiceClient
+from docling.datamodel.service.targets import InBodyTarget, ZipTarget
+from docling.service_client import ChunkerKind, DoclingServiceClient
 from docling.service_client.exceptions import ServiceError, TaskNotFoundError
 from docling_core.transforms.chunker.hierarchical_chunker import HierarchicalChunker
 from docling_core.types.doc import BoundingBox, CoordOrigin, DocItemLabel, DoclingDocument
@@ -120,6 +120,25 @@ def test_zip_of_results(client: DoclingServiceClient, pdf: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(zipped.content)) as archive:
         assert sorted(archive.namelist()) == ["about-penstock.md", "about-penstock.txt"]
         assert archive.read("about-penstock.md").startswith(b"# About Penstock")
+
+
+@pytest.mark.parametrize("chunker", ["hybrid", "hierarchical"])
+def test_a_document_comes_in_chunks(client: DoclingServiceClient, pdf: Path, chunker: str) -> None:
+    result = client.chunk(pdf, ChunkerKind(chunker))
+    assert not any(document.errors for document in result.documents)
+    assert [chunk.chunk_index for chunk in result.chunks] == list(range(len(result.chunks)))
+    (first, *_) = (chunk for chunk in result.chunks if chunk.headings == ["About Penstock", "1. The task"])
+    assert first.text.startswith("About Penstock\n1. The task\n")
+    assert first.page_numbers == [1]
+    assert {number for chunk in result.chunks for number in chunk.page_numbers} == {1, 2, 3}
+    tokens = [chunk.num_tokens for chunk in result.chunks]
+    assert max(tokens) <= 512 if chunker == "hybrid" else set(tokens) == {None}
+
+
+def test_a_client_waits_on_the_websocket(server: Server, pdf: Path) -> None:
+    with DoclingServiceClient(server.url, api_key=server.key, ws_fallback_to_poll=False) as client:
+        job = client.submit(pdf, target=InBodyTarget())
+        assert job.result(timeout=120).status is ConversionStatus.SUCCESS
 
 
 def test_an_unconvertible_file_is_refused_with_the_reason(client: DoclingServiceClient) -> None:

@@ -116,7 +116,7 @@ def _routes() -> list[BaseRoute]:
         apis.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
         apis.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
-    return apis.routes
+    return [*apis.routes, *compat.SOCKETS]
 
 
 @asynccontextmanager

@@ -20,6 +20,9 @@ log = structlog.get_logger(__name__)
 GRACE_S = 8
 """Seconds that requests under way may take when the server shuts down: less than the supervisor waits."""
 
+_MAX_MESSAGE_BYTES = 4096
+"""The largest message that a client may send through a WebSocket: its content does not matter."""
+
 
 class NoKey(UserError):
     """The API would be open to every client on the network."""
@@ -58,7 +61,15 @@ def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
         "heads_each": settings.heads_per_address,
         "health": frozenset({*Patience.health, *(settings.prefix + path for path in Patience.health)}),
     }
-    return configuration(app, settings, limits, ws="none", timeout_graceful_shutdown=GRACE_S)
+    return configuration(
+        app,
+        settings,
+        limits,
+        ws="websockets-sansio",
+        ws_max_size=_MAX_MESSAGE_BYTES,
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=GRACE_S,
+    )
 
 
 def serve(context: Context, host: str, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

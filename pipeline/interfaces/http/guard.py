@@ -38,6 +38,9 @@ class Guard:
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,6 +72,16 @@ class Guard:
             finally:
                 self._log(scope, status, began)
 
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a WebSocket on, or close it before it is accepted: the client gets 403."""
+        self._place(scope)
+        try:
+            self._check(scope)
+            await self._app(scope, receive, send)
+        except Refused as error:
+            log.info("api.socket_refused", path=without_secrets(scope["path"]), code=error.code)
+            await send({"type": "websocket.close", "code": 1008})
+
     def _place(self, scope: Scope) -> None:
         """Set `root_path` to the prefix, and add the prefix to a path from which the proxy removed it."""
         if self._prefix:
@@ -85,7 +98,8 @@ class Guard:
                 "this server does not answer under this host name: add it to PENSTOCK_API__ALLOWED_HOSTS",
                 code="wrong_host",
             )
-        if holds_secret(scope):
+        # docling-client repeats its key in a WebSocket's address. Only the header counts, and no log of ours has it.
+        if scope["type"] == "http" and holds_secret(scope):
             raise Refused(
                 "logs keep addresses, so a key must not stand in one: revoke this key, and send another as a header",
                 code="key_in_address",
@@ -96,7 +110,7 @@ class Guard:
             return
         # A link on another site may open a page. `check_same_site` refuses requests that such a link must not cause.
         followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        if own and followed and scope["method"] in SAFE:
+        if own and followed and scope.get("method") in SAFE:
             return
         raise Refused(
             "this server refuses requests from pages of other sites: see PENSTOCK_API__ALLOWED_ORIGINS",

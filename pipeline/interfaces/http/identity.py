@@ -42,13 +42,14 @@ class CallerMiddleware:
         self._known = partial(Caller, context, quotas=quotas, ending=ending)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in {"http", "websocket"}:
             address = scope["client"][0] if scope.get("client") else "local"
             headers = Headers(scope=scope)
             caller = await run_sync(self._caller, presented(headers), _session(headers), address)
-            caller = replace(caller, is_gone=Request(scope, receive).is_disconnected)
-            if scope["method"] not in SAFE:
-                self._check_change(caller, headers, scope["path"])
+            if scope["type"] == "http":
+                caller = replace(caller, is_gone=Request(scope, receive).is_disconnected)
+                if scope["method"] not in SAFE:
+                    self._check_change(caller, headers, scope["path"])
             scope.setdefault("state", {})["caller"] = caller
             CALLER.set(caller.id)
         await self._app(scope, receive, send)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event as Ending
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
@@ -146,16 +146,22 @@ class Feed:
         return (messages[-1][0] if messages else position), bool(messages)
 
 
+def feed_of(state: Any) -> Feed:
+    """The one feed of the application with this state."""
+    if not hasattr(state, "feed"):
+        state.feed = Feed(state.context, state.ending, state.quotas)
+    feed: Feed = state.feed
+    return feed
+
+
 async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
     """Yield the application's one feed, and count a stream of this caller until the request ends.
 
     Raises `Refused` (429) if too many streams are open, of all callers or of this one.
     """
-    state = request.app.state
-    if not hasattr(state, "feed"):
-        state.feed = Feed(state.context, state.ending, state.quotas)
-    with state.feed.stream(caller.id):
-        yield state.feed
+    feed = feed_of(request.app.state)
+    with feed.stream(caller.id):
+        yield feed
 
 
 class Stay:

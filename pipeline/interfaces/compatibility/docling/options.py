@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -59,7 +59,17 @@ PageBreak = Annotated[str, StringConstraints(max_length=MAX_PAGE_BREAK), AfterVa
 Formats = Annotated[Annotated[list[Format], Field(min_length=1, max_length=20)], BeforeValidator(_listed)]
 
 
-class ConvertOptions(BaseModel):
+class _Options(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty_values(cls, data: Any) -> Any:
+        """Drop empty texts, which forms send for unset fields."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value not in ("", [""], None)}
+
+
+class ConvertOptions(_Options):
     """The options of a conversion. `provider` and `model` are additions of Penstock."""
 
     to_formats: Formats = ["md"]
@@ -74,14 +84,6 @@ class ConvertOptions(BaseModel):
     md_page_break_placeholder: PageBreak = ""
     provider: Word | None = Field(default=None, description="A configured provider; default: the server's.")
     model: Line = ""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty_values(cls, data: Any) -> Any:
-        """Drop empty texts, which forms send for unset fields."""
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in data.items() if value not in ("", [""], None)}
 
     def submission(self, default_provider: str) -> Options:
         """The options to submit. Keeps pictures only for `embedded` with local conversion."""
@@ -102,6 +104,18 @@ class ConvertOptions(BaseModel):
             return ""
         first, last = self.page_range
         return f"{first}-" if last >= _NO_END else f"{first}-{last}"
+
+
+Chunker = Literal["hybrid", "hierarchical"]
+
+
+class ChunkOptions(_Options):
+    """The options of a chunker. `max_tokens` and `merge_peers` are those of the hybrid chunker."""
+
+    max_tokens: int = Field(default=512, ge=8, le=32_768, description="Most tokens of a chunk with its headings.")
+    use_markdown_tables: bool = Field(default=False, description="Tables as Markdown, not as `row, column = value`.")
+    include_raw_text: bool = Field(default=False, description="Add the text without its headings.")
+    merge_peers: bool = Field(default=True, description="Join short neighbours below the same headings.")
 
 
 class Target(BaseModel):
@@ -128,12 +142,28 @@ class FileSource(BaseModel):
 Source = Annotated[HttpSource | FileSource, Field(discriminator="kind")]
 
 
+Sources = Annotated[list[Source], Field(min_length=1, max_length=20)]
+
+
 class ConvertRequest(BaseModel):
     """The body of `/v1/convert/source`."""
 
     options: ConvertOptions = ConvertOptions()
-    sources: list[Source] = Field(min_length=1, max_length=20)
+    sources: Sources
     target: Target = Target()
+
+
+class ChunkRequest(BaseModel):
+    """The body of `/v1/chunk/{chunker}/source`."""
+
+    convert_options: ConvertOptions = ConvertOptions()
+    chunking_options: ChunkOptions = ChunkOptions()
+    sources: Sources
+    include_converted_doc: bool = Field(default=False, description="Add the converted documents to the answer.")
+    target: Target = Target()
+
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
@@ -142,17 +172,41 @@ def of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, bool]:
 
     Raises `Refused` for invalid values.
     """
-    fields_given: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
+    return _valid(ConvertOptions, _joined(fields)), as_zip(_last(fields, "target_type", "inbody"))
+
+
+def chunking_of_form(fields: Mapping[str, list[str]]) -> tuple[ConvertOptions, ChunkOptions, bool]:
+    """Return (options of the conversion, named `convert_…`; of the chunker, named `chunking_…`; whether to add the
+    documents) from the values of a form's fields. Raises `Refused` for invalid values."""
+    check_inbody(_last(fields, "target_type", "inbody"))
+    convert, chunk = (
+        {name.removeprefix(prefix): values for name, values in fields.items() if name.startswith(prefix)}
+        for prefix in ("convert_", "chunking_")
+    )
+    included = _last(fields, "include_converted_doc", "").lower() in {"true", "1", "on", "yes"}
+    return _valid(ConvertOptions, _joined(convert)), _valid(ChunkOptions, _joined(chunk)), included
+
+
+def _last(fields: Mapping[str, list[str]], name: str, default: str) -> str:
+    return (fields.get(name) or [""])[-1] or default
+
+
+def _joined(fields: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return one value for each field."""
+    given: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
     if formats := fields.get("to_formats"):
-        fields_given["to_formats"] = ",".join(formats[:20])
+        given["to_formats"] = ",".join(formats[:20])
     if pages := fields.get("page_range"):
-        fields_given["page_range"] = "-".join(pages[:3])
+        given["page_range"] = "-".join(pages[:3])
+    return given
+
+
+def _valid(model: type[Model], given: Mapping[str, Any]) -> Model:
     try:
-        options = ConvertOptions.model_validate(fields_given)
+        return model.model_validate(given)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5])
         raise Refused(faults[:1000], code="invalid") from None
-    return options, as_zip(fields_given.get("target_type") or "inbody")
 
 
 def as_zip(target: str) -> bool:
@@ -163,3 +217,9 @@ def as_zip(target: str) -> bool:
     if target not in {"inbody", "zip"}:
         raise Refused(_STORAGE, code="unsupported_target")
     return target == "zip"
+
+
+def check_inbody(target: str) -> None:
+    """Raise `Refused` for another target of chunks than the answer."""
+    if as_zip(target):
+        raise Refused("chunks come in the answer itself: use the target inbody", code="unsupported_target")

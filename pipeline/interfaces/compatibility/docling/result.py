@@ -7,6 +7,7 @@ import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 from pipeline.flows.documents.states import PageStatus
@@ -31,9 +32,6 @@ _EXPORTS = AtOnce(16, 8, "exports of documents")
 def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why it is missing."""
     contents_by_format = contents(caller, task, document) if has_result(document) else {}
-    took_s = 0.0
-    if document.started_at and document.finished_at:
-        took_s = max(0.0, (document.finished_at - document.started_at).total_seconds())
     return {
         "document": {
             "filename": task.filename or document.filename,
@@ -41,9 +39,38 @@ def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
         },
         "status": conversion_status(document),
         "errors": errors(caller, document),
-        "processing_time": took_s,
+        "processing_time": _took_s(document),
         "timings": {},
     }
+
+
+def chunks(caller: Caller, task: Task, converted: Sequence[Document]) -> dict[str, Any]:
+    """The answer of `/v1/result`, and of synchronous calls, for a task with a chunker: the chunks of all its documents,
+    and the documents themselves only if the task wants them."""
+    from pipeline.interfaces.compatibility.docling import chunking  # noqa: PLC0415  # its splitter is slow to import
+
+    assert task.chunking is not None
+    wanted = task if task.chunking.documents else replace(task, formats=frozenset())
+    chunked: list[dict[str, Any]] = []
+    details = []
+    for document in converted:
+        answer = body(caller, wanted, document)
+        details.append(
+            {"kind": "ExportResult", "content": answer["document"]}
+            | {name: answer[name] for name in ("status", "errors", "timings")}
+        )
+        if has_result(document):
+            with _EXPORTS.one(caller.id):
+                whole = documents.docling.by(caller, document.id)
+                chunked += chunking.chunks(whole, task.chunking, answer["document"]["filename"])
+    took_s = sum(map(_took_s, converted))
+    return {"chunks": chunked, "documents": details, "processing_time": took_s, "chunking_info": None}
+
+
+def _took_s(document: Document) -> float:
+    if not (document.started_at and document.finished_at):
+        return 0.0
+    return max(0.0, (document.finished_at - document.started_at).total_seconds())
 
 
 def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:

@@ -6,8 +6,9 @@ whose synchronous call took too long may send the file again, and gets the resul
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import IO, Annotated, Any
 
@@ -19,14 +20,20 @@ from pydantic import StringConstraints
 from pipeline.interfaces.compatibility import conversion
 from pipeline.interfaces.compatibility.docling import result
 from pipeline.interfaces.compatibility.docling.options import (
+    Chunker,
+    ChunkOptions,
+    ChunkRequest,
     ConvertOptions,
     ConvertRequest,
     FileSource,
     HttpSource,
+    Source,
     as_zip,
+    check_inbody,
+    chunking_of_form,
     of_form,
 )
-from pipeline.interfaces.compatibility.docling.task import Task, documents_of, status
+from pipeline.interfaces.compatibility.docling.task import Chunking, Task, documents_of, status
 from pipeline.interfaces.http import remote
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
@@ -41,25 +48,23 @@ router = APIRouter(tags=["docling-serve"], route_class=JsonRoute)
 TaskId = Annotated[str, StringConstraints(max_length=1000), CLEAN]
 PollWait = Annotated[float, Query(ge=0, le=3600, description=f"Answer after this many seconds, at most {MAX_WAIT_S}.")]
 
-_FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["files"],
-                    "properties": {
-                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
-                        **ConvertOptions.model_json_schema()["properties"],
-                        "to_formats": {"type": "array", "items": {"type": "string"}},
-                        "target_type": {"type": "string", "enum": ["inbody", "zip"]},
-                    },
-                }
-            }
-        },
-    }
+
+def _form(fields: dict[str, Any]) -> dict[str, Any]:
+    """The OpenAPI description of a form with files and these fields."""
+    files = {"files": {"type": "array", "items": {"type": "string", "format": "binary"}}}
+    schema = {"type": "object", "required": ["files"], "properties": files | fields}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+_CONVERT_FIELDS = ConvertOptions.model_json_schema()["properties"] | {
+    "to_formats": {"type": "array", "items": {"type": "string"}}
 }
+_FORM = _form(_CONVERT_FIELDS | {"target_type": {"type": "string", "enum": ["inbody", "zip"]}})
+_CHUNK_FORM = _form(
+    {f"convert_{name}": field for name, field in _CONVERT_FIELDS.items()}
+    | {f"chunking_{name}": field for name, field in ChunkOptions.model_json_schema()["properties"].items()}
+    | {"include_converted_doc": {"type": "boolean"}, "target_type": {"type": "string", "enum": ["inbody"]}}
+)
 _CHUNK_BYTES = 256_000
 
 
@@ -92,13 +97,39 @@ async def convert_file_async(request: Request, caller: ByCaller) -> dict[str, An
 @router.post("/v1/convert/source", dependencies=[*writer, *spender])
 async def convert_source(caller: ByCaller, body: ConvertRequest) -> Response:
     """Convert files that the request holds or names, and wait for the result."""
-    return await _wait(caller, await _of_sources(caller, body), body.options)
+    return await _wait(caller, await _of_request(caller, body), body.options)
 
 
 @router.post("/v1/convert/source/async", dependencies=[*writer, *spender])
 async def convert_source_async(caller: ByCaller, body: ConvertRequest) -> dict[str, Any]:
     """Start to convert files that the request holds or names."""
-    return await run_sync(_status, caller, await _of_sources(caller, body))
+    return await run_sync(_status, caller, await _of_request(caller, body))
+
+
+@router.post("/v1/chunk/{chunker}/file", dependencies=[*writer, *spender], openapi_extra=_CHUNK_FORM)
+async def chunk_file(request: Request, caller: ByCaller, chunker: Chunker) -> Response:
+    """Convert files and wait for their chunks."""
+    task, options = await _of_chunk_form(request, caller, chunker)
+    return await _wait(caller, task, options)
+
+
+@router.post("/v1/chunk/{chunker}/file/async", dependencies=[*writer, *spender], openapi_extra=_CHUNK_FORM)
+async def chunk_file_async(request: Request, caller: ByCaller, chunker: Chunker) -> dict[str, Any]:
+    """Start to convert files into chunks."""
+    task, _ = await _of_chunk_form(request, caller, chunker)
+    return await run_sync(_status, caller, task)
+
+
+@router.post("/v1/chunk/{chunker}/source", dependencies=[*writer, *spender])
+async def chunk_source(caller: ByCaller, chunker: Chunker, body: ChunkRequest) -> Response:
+    """Convert files that the request holds or names, and wait for their chunks."""
+    return await _wait(caller, await _of_chunk_request(caller, chunker, body), body.convert_options)
+
+
+@router.post("/v1/chunk/{chunker}/source/async", dependencies=[*writer, *spender])
+async def chunk_source_async(caller: ByCaller, chunker: Chunker, body: ChunkRequest) -> dict[str, Any]:
+    """Start to convert files that the request holds or names into chunks."""
+    return await run_sync(_status, caller, await _of_chunk_request(caller, chunker, body))
 
 
 @router.get("/v1/status/poll/{task_id}", dependencies=reader)
@@ -123,26 +154,54 @@ def fetch(caller: ByCaller, task_id: TaskId) -> Response:
 async def _of_form(request: Request, caller: Caller) -> tuple[Task, ConvertOptions]:
     async with conversion.form_of(request) as form:
         options, zipped = of_form(form.fields)
-        return await run_sync(_submitted, caller, form.files, options, zipped), options
+        return await run_sync(partial(_submitted, caller, form.files, options, zipped=zipped)), options
 
 
-async def _of_sources(caller: Caller, body: ConvertRequest) -> Task:
+async def _of_chunk_form(request: Request, caller: Caller, chunker: Chunker) -> tuple[Task, ConvertOptions]:
+    async with conversion.form_of(request) as form:
+        options, chunk_options, documents = chunking_of_form(form.fields)
+        chunking = Chunking.of(chunker, chunk_options, documents=documents)
+        return await run_sync(partial(_submitted, caller, form.files, options, chunking=chunking)), options
+
+
+async def _of_request(caller: Caller, body: ConvertRequest) -> Task:
     zipped = as_zip(body.target.kind)
+    async with _files(caller, body.sources) as files:
+        return await run_sync(partial(_submitted, caller, files, body.options, zipped=zipped))
+
+
+async def _of_chunk_request(caller: Caller, chunker: Chunker, body: ChunkRequest) -> Task:
+    check_inbody(body.target.kind)
+    chunking = Chunking.of(chunker, body.chunking_options, documents=body.include_converted_doc)
+    async with _files(caller, body.sources) as files:
+        return await run_sync(partial(_submitted, caller, files, body.convert_options, chunking=chunking))
+
+
+@asynccontextmanager
+async def _files(caller: Caller, sources: Sequence[Source]) -> AsyncIterator[list[File]]:
+    """Yield the sources' files, on disk as long as the context lasts."""
     async with AsyncExitStack() as held:
         files = []
-        for number, source in enumerate(body.sources):
+        for number, source in enumerate(sources):
             if isinstance(source, HttpSource):
                 files.append(await held.enter_async_context(remote.fetched(caller, source.url)))
             else:
                 content = await run_sync(_decoded, source, number)
                 files.append(await held.enter_async_context(remote.stored(caller, source.filename, content)))
-        return await run_sync(_submitted, caller, files, body.options, zipped)
+        yield files
 
 
-def _submitted(caller: Caller, files: Sequence[File], options: ConvertOptions, zipped: bool) -> Task:
+def _submitted(
+    caller: Caller,
+    files: Sequence[File],
+    options: ConvertOptions,
+    *,
+    zipped: bool = False,
+    chunking: Chunking | None = None,
+) -> Task:
     submission = options.submission(caller.context.settings.provider)
     ids = [conversion.submit(caller, file, submission) for file in files]
-    return Task.of(ids, options, zipped=zipped, filename=safe_filename(files[0].filename))
+    return Task.of(ids, options, zipped=zipped, filename=safe_filename(files[0].filename), chunking=chunking)
 
 
 def _decoded(source: FileSource, number: int) -> bytes:
@@ -168,6 +227,8 @@ def _status(caller: Caller, task: Task) -> dict[str, Any]:
 
 
 def _answer(caller: Caller, task: Task, converted: list[Document]) -> Response:
+    if task.chunking:
+        return JSONResponse(result.chunks(caller, task, converted))
     if not task.as_zip:
         return JSONResponse(result.body(caller, task, converted[0]))
     file = result.archive(caller, task, converted)

@@ -1,7 +1,8 @@
 """A task of docling-serve: one or more documents, and the formats of their results.
 
-Penstock stores no task. The id holds all its parts: the documents' ids joined by dots, then after a dash the formats
-and, in hexadecimal digits, the page break. The id of a document alone is a task as well.
+Penstock stores no task. The id holds all its parts: the documents' ids joined by dots, then after dashes the formats,
+in hexadecimal digits the page break, and after a `k` the options of a chunker. The id of a document alone is a task as
+well.
 """
 
 import re
@@ -10,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pipeline.flows.documents.states import DocumentStatus
-from pipeline.interfaces.compatibility.docling.options import MAX_PAGE_BREAK, ConvertOptions, Format
+from pipeline.interfaces.compatibility.docling.options import (
+    MAX_PAGE_BREAK,
+    Chunker,
+    ChunkOptions,
+    ConvertOptions,
+    Format,
+)
 from pipeline.operations import documents
 from pipeline.operations.caller import Caller
 from pipeline.operations.documents import Document
@@ -20,14 +27,50 @@ MAX_DOCUMENTS = 20
 _LETTERS: dict[str, Format] = {"m": "md", "j": "json", "h": "html", "t": "text", "d": "doctags"}
 _ID = re.compile(
     rf"[0-9a-f]{{16}}(\.[0-9a-f]{{16}}){{0,{MAX_DOCUMENTS - 1}}}"
-    rf"(-[mjhtdez]{{1,8}}(-([0-9a-f]{{2}}){{1,{4 * MAX_PAGE_BREAK}}})?)?"
+    rf"(-[mjhtdez]{{1,8}}(-([0-9a-f]{{2}}){{1,{4 * MAX_PAGE_BREAK}}})?(-k[yi][0-9]{{1,5}}[trsd]{{0,4}})?)?"
 )
 _WAITING = frozenset({DocumentStatus.PENDING})
 
 
+_CHUNKERS: dict[str, Chunker] = {"y": "hybrid", "i": "hierarchical"}
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """A task's chunker. `documents`: the result has the converted documents as well."""
+
+    chunker: Chunker
+    max_tokens: int
+    markdown_tables: bool = False
+    raw_text: bool = False
+    separate: bool = False
+    """Join no neighbours."""
+    documents: bool = False
+
+    @classmethod
+    def of(cls, chunker: Chunker, options: ChunkOptions, *, documents: bool) -> Self:
+        """The chunker with the options of a request."""
+        tables, raw = options.use_markdown_tables, options.include_raw_text
+        return cls(chunker, options.max_tokens, tables, raw, not options.merge_peers, documents)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The chunker that `code` wrote."""
+        flags = text.lstrip("kyi0123456789")
+        tokens = int(text[2 : len(text) - len(flags)])
+        return cls(_CHUNKERS[text[1]], tokens, "t" in flags, "r" in flags, "s" in flags, "d" in flags)
+
+    @property
+    def code(self) -> str:
+        """The part of a task's id."""
+        letter = next(letter for letter, name in _CHUNKERS.items() if name == self.chunker)
+        flags = "t" * self.markdown_tables + "r" * self.raw_text + "s" * self.separate + "d" * self.documents
+        return f"k{letter}{self.max_tokens}{flags}"
+
+
 @dataclass(frozen=True)
 class Task:
-    """`embedded`: with pictures. `zipped`: as a ZIP file, even of one document.
+    """`embedded`: with pictures. `zipped`: as a ZIP file, even of one document. `chunking`: the result has chunks.
 
     `filename`: the name of a single file in this request; not part of the id.
     """
@@ -38,16 +81,24 @@ class Task:
     embedded: bool = False
     zipped: bool = False
     filename: str = ""
+    chunking: Chunking | None = None
 
     @classmethod
-    def of(cls, documents: Sequence[str], options: ConvertOptions, *, zipped: bool, filename: str = "") -> Self:
+    def of(
+        cls,
+        documents: Sequence[str],
+        options: ConvertOptions,
+        *,
+        zipped: bool,
+        filename: str = "",
+        chunking: Chunking | None = None,
+    ) -> Self:
         """The task of documents submitted with these options; two submissions that gave the same document count
         once."""
         embedded = options.image_export_mode == "embedded"
         page_break = options.md_page_break_placeholder
-        return cls(
-            tuple(dict.fromkeys(documents)), frozenset(options.to_formats), page_break, embedded, zipped, filename
-        )
+        ids, formats = tuple(dict.fromkeys(documents)), frozenset(options.to_formats)
+        return cls(ids, formats, page_break, embedded, zipped, filename, chunking)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -58,20 +109,23 @@ class Task:
         if not more:
             return cls(tuple(documents.split(".")))
         formats = frozenset(_LETTERS[letter] for letter in more[0] if letter in _LETTERS)
+        chunking = Chunking.parse(more.pop()) if more[-1].startswith("k") else None
         page_break = bytes.fromhex(more[1]).decode(errors="replace") if more[1:] else ""
-        return cls(tuple(documents.split(".")), formats, page_break, "e" in more[0], "z" in more[0])
+        ids = tuple(documents.split("."))
+        return cls(ids, formats, page_break, "e" in more[0], "z" in more[0], chunking=chunking)
 
     @property
     def id(self) -> str:
         letters = "".join(letter for letter, name in _LETTERS.items() if name in self.formats)
         letters += "e" * self.embedded + "z" * self.zipped
-        parts = [".".join(self.documents), letters]
-        return "-".join(parts + ([self.page_break.encode().hex()] if self.page_break else []))
+        parts = [".".join(self.documents), letters, self.page_break.encode().hex()]
+        return "-".join([part for part in parts if part] + ([self.chunking.code] if self.chunking else []))
 
     @property
     def as_zip(self) -> bool:
-        """Whether the result is a ZIP file: on request, and for several documents, as with docling-serve."""
-        return self.zipped or len(self.documents) > 1
+        """Whether the result is a ZIP file: on request, and for several documents, as with docling-serve; never with
+        chunks."""
+        return self.chunking is None and (self.zipped or len(self.documents) > 1)
 
 
 def unknown() -> Refused:
@@ -129,7 +183,7 @@ def status(task: Task, documents: Sequence[Document]) -> dict[str, Any]:
     failed = state == "failure"
     return {
         "task_id": task.id,
-        "task_type": "convert",
+        "task_type": "chunk" if task.chunking else "convert",
         "task_status": state,
         "task_position": None,
         "task_meta": {

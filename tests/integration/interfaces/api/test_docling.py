@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from pipeline.flows.documents.files import output_folder
 from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.interfaces.http.long_poll import WAITS
+from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
 from tests.support.cli import new_pdf
 from tests.support.documents import insert_document, write_output
 from tests.support.waiting import wait_until
@@ -279,3 +282,95 @@ def test_requests_leave_no_temporary_files(api: TestClient, context: Context, pd
         path for folder in (context.settings.temp_dir, context.settings.upload_dir) for path in folder.glob("*")
     ]
     assert [path.name for path in remaining if len(path.name) != 16] == []
+
+
+class TestChunks:
+    def test_chunks_have_headings_pages_and_items(self, api: TestClient, context: Context) -> None:
+        document_id = merged(context, DONE, DONE)
+        table = "| N | V |\n| --- | --- |\n| x | 1 |"
+        text = f"# Report\n\n## One\n\nFirst words.\n\n- a\n- b\n\n{table}\n\n## Two\n\nMore words."
+        with context.db.transaction() as session:
+            session.execute(update(PAGES).where(PAGES.c.page == 1).values(content=text))
+        whole = api.get(f"/v1/result/{document_id}-m-ki512").json()
+        assert [chunk["raw_text"] for chunk in whole["chunks"]] == [None] * 5
+        assert [chunk["text"] for chunk in whole["chunks"]] == [
+            "Report\nOne\nFirst words.",
+            "Report\nOne\n- a\n- b",
+            "Report\nOne\nx, V = 1",
+            "Report\nTwo\nMore words.",
+            "Report\nTwo\ntext of page 2",
+        ]
+        assert [chunk["page_numbers"] for chunk in whole["chunks"]] == [[1]] * 4 + [[2]]
+        assert (whole["documents"][0]["status"], whole["documents"][0]["content"]["md_content"]) == ("success", None)
+        joined = api.get(f"/v1/result/{document_id}-m-ky512trd").json()
+        first, second = joined["chunks"]
+        assert first["raw_text"] == f"First words.\n\n- a\n- b\n\n{table}"
+        assert (first["headings"], first["num_tokens"] > 10, second["page_numbers"]) == (
+            ["Report", "One"],
+            True,
+            [1, 2],
+        )
+        assert first["doc_items"] == ["#/texts/2", "#/texts/3", "#/texts/4", "#/tables/0"]
+        assert joined["documents"][0]["content"]["md_content"].startswith("# Report")
+        small = api.get(f"/v1/result/{document_id}-m-ky8s").json()["chunks"]
+        assert len(small) > 5
+
+    def test_options_become_the_task(self, api: TestClient, pdf: Path) -> None:
+        fields = {
+            "convert_page_range": ["1", "1"],
+            "chunking_max_tokens": "100",
+            "chunking_tokenizer": "any/model",
+            "chunking_include_raw_text": "true",
+            "include_converted_doc": "true",
+        }
+        task = upload(api, "/v1/chunk/hybrid/file/async", pdf, **fields).json()
+        assert (task["task_type"], task["task_id"][16:]) == ("chunk", "-m-ky100rd")
+        assert api.get(f"/v1/status/poll/{task['task_id']}").json() == task
+        source = {"kind": "file", "base64_string": base64.b64encode(pdf.read_bytes()).decode(), "filename": "b.pdf"}
+        body = {"sources": [source], "chunking_options": {"chunker": "hierarchical", "use_markdown_tables": True}}
+        task = api.post("/v1/chunk/hierarchical/source/async", json=body).json()
+        assert task["task_id"][16:] == "-m-ki512t"
+        assert upload(api, "/v1/chunk/hierarchical/file", pdf).status_code == 504
+        refused = [
+            upload(api, "/v1/chunk/hybrid/file", pdf, chunking_max_tokens="0"),
+            upload(api, "/v1/chunk/hybrid/file", pdf, target_type="zip"),
+            upload(api, "/v1/chunk/other/file", pdf),
+        ]
+        assert [answer.status_code for answer in refused] == [422] * 3
+
+
+class TestSocket:
+    def test_a_client_follows_a_task_to_its_end(self, api: TestClient, context: Context) -> None:
+        document_id = insert_document(context, DocumentStatus.PROCESSING, [PageStatus.PENDING])
+        with api.websocket_connect(f"ws://127.0.0.1/v1/status/ws/{document_id}-m") as socket:
+            first, second = socket.receive_json(), socket.receive_json()
+            assert (first["message"], second["message"]) == ("connection", "update")
+            assert first["task"] == second["task"] == api.get(f"/v1/status/poll/{document_id}-m").json()
+            socket.send_text("next")
+            assert socket.receive_json() == second
+            with context.db.transaction() as session:
+                session.execute(update(DOCUMENTS).values(status=DocumentStatus.CANCELLED))
+            assert socket.receive_json()["task"]["task_status"] == "failure"
+            with pytest.raises(WebSocketDisconnect):
+                socket.receive_json()
+
+    def test_an_unknown_task_is_an_error(self, api: TestClient) -> None:
+        with api.websocket_connect("ws://127.0.0.1/v1/status/ws/0123456789abcdef") as socket:
+            assert socket.receive_json() == {"message": "error", "task": None, "error": "Task not found."}
+
+    @pytest.mark.parametrize("headers", [{"X-Api-Key": "pstk_wrong"}, {"Origin": "https://other.example"}])
+    def test_strangers_are_refused(self, api: TestClient, headers: dict[str, str]) -> None:
+        with (
+            pytest.raises(WebSocketDisconnect),
+            api.websocket_connect("ws://127.0.0.1/v1/status/ws/0123456789abcdef", headers=headers),
+        ):
+            pass
+
+    def test_a_server_with_keys_takes_them_from_the_header_alone(self, connect: Connect) -> None:
+        keyless, reader = connect(host="0.0.0.0"), connect(Scope.READ, host="0.0.0.0")
+        key = reader.headers["authorization"].partition(" ")[2]
+        address = f"ws://127.0.0.1/v1/status/ws/0123456789abcdef?api_key={key}"
+        with pytest.raises(WebSocketDisconnect), keyless.websocket_connect(address):
+            pass
+        with reader.websocket_connect(address) as socket:
+            assert socket.receive_json()["error"] == "Task not found."
