@@ -9,8 +9,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 PREFIX = "PENSTOCK_"
-NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_NODE_TOKEN", "PENSTOCK_CORPUS", "PENSTOCK_FAULTS_S"})
-"""The file's path, an option of one command, and variables for tests and benchmarks."""
+NOT_SETTINGS = frozenset(
+    {"PENSTOCK_CONFIG", "PENSTOCK_NODE_TOKEN", "PENSTOCK_PAPERLESS_TOKEN", "PENSTOCK_CORPUS", "PENSTOCK_FAULTS_S"}
+)
+"""The file's path, tokens for one command each, and variables for tests and benchmarks."""
 _OF_A_CLUSTER = re.compile(r"(?=\w+\Z)(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 """Variables that Kubernetes sets in every pod for a service called `penstock…`."""
 

@@ -14,6 +14,7 @@ from pipeline.interfaces.cli.command import help_of
 COMMANDS = {
     "convert": ("convert.command:convert", "Convert files to Markdown."),
     "watch": ("convert.inbox:watch", "Convert every file in a folder, and those that appear there, until Ctrl-C."),
+    "connect": ("connect:app", "Convert the documents of another system, and write the results back to it."),
     "up": (
         "stack:up",
         (

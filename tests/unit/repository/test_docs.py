@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"
 """The variable that the program reads before its settings."""
-NODE_TOKEN = "PENSTOCK_NODE_TOKEN"
-"""An option of one command, not a setting."""
+TOKENS = {"PENSTOCK_NODE_TOKEN", "PENSTOCK_PAPERLESS_TOKEN"}
+"""Options of one command each, not settings."""
 OF_TESTS = re.compile(r"PENSTOCK_(CORPUS|UNSEEN|FAULTS_\w+|TEST_\w+)")
 """Variables of tests and benchmarks, which the program does not read."""
 
@@ -40,7 +40,7 @@ def unknown_variables(text: str) -> set[str]:
     return {
         name
         for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>](?![A-Z0-9<>]|__[…*])", text)
-        if name not in {CONFIG, NODE_TOKEN} and not OF_TESTS.fullmatch(name) and not re.fullmatch(known, name)
+        if name not in {CONFIG, *TOKENS} and not OF_TESTS.fullmatch(name) and not re.fullmatch(known, name)
     }
 
 

@@ -31,6 +31,7 @@ MODULES = {"sys", "rich", "typer", "click", "logging", "traceback", "warnings", 
 OTHERS = {
     ("pipeline/engine/logs.py", "logging.StreamHandler"): "the log, whose lines are made printable",
     ("pipeline/engine/logs.py", "sys.stderr"): "whether it is a terminal",
+    ("pipeline/interfaces/cli/connect/command.py", "typer.prompt"): "a question of ours",
     ("pipeline/interfaces/cli/main.py", "sys.stdout"): "how it encodes",
     ("pipeline/interfaces/cli/music.py", "bars.TextColumn"): "a word of ours",
     ("pipeline/interfaces/cli/nodes/node.py", "sys.stderr"): "flushed",

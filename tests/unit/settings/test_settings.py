@@ -147,7 +147,15 @@ def test_all_misspelt_names_are_reported_at_once(tmp_path: Path, monkeypatch: py
 
 
 def test_variables_that_are_not_meant_as_settings_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NODE_TOKEN", "CORPUS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "API_PORT_8484_TCP_ADDR", "WEBHOOKS__X"):
+    for name in (
+        "NODE_TOKEN",
+        "PAPERLESS_TOKEN",
+        "CORPUS",
+        "SERVICE_HOST",
+        "SERVICE_PORT_HTTP",
+        "API_PORT_8484_TCP_ADDR",
+        "WEBHOOKS__X",
+    ):
         monkeypatch.setenv(f"PENSTOCK_{name}", "x")
     monkeypatch.setenv("PENSTOCK_PORT", "tcp://10.0.0.1:8484")
     monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__PRICES__GPT-4O__INPUT", "2.5")
