@@ -44,7 +44,7 @@ def assemble(form: Form, regions: Sequence[Region], size: tuple[int, int], *, co
         text="\n\n".join(page.parts),
         blocks=page.blocks if any(region.box for region in regions) else [],
         complete=page.complete,
-        regions=tuple(regions),
+        regions=tuple(page.regions),
         unequal_tables=tables.count_unequal(page.tables),
         bad_boxes=page.bad_boxes,
         repeated_boxes=page.repeated_boxes,
@@ -57,6 +57,7 @@ class _Page:
         self.parts: list[str] = []
         self.blocks: list[dict[str, Any]] = []
         self.tables: list[Table] = []
+        self.regions: list[Region] = []
         self.bad_boxes = 0
         self.repeated_boxes = 0
         self._form = form
@@ -69,6 +70,8 @@ class _Page:
     def add(self, region: Region) -> None:
         label = self._form.label(region.label)
         box = self._box(region.box)
+        left, top, right, bottom = box or (0.0, 0.0, 0.0, 0.0)
+        self.regions.append(region._replace(box=(left, top, right, bottom) if box else None))
         if label == "ignored" or (label in FURNITURE and self._form.furniture == "drop"):
             self._continuable = False
             return

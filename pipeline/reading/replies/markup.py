@@ -7,11 +7,11 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 """
 
 import re
-from collections.abc import Iterator
-from html import unescape
+from collections.abc import Iterable, Iterator
+from html import escape, unescape
 from typing import NamedTuple
 
-from pipeline.reading.export.hypertext import TAG, Tag, parts
+from pipeline.reading.export.hypertext import TAG, Tag
 from pipeline.reading.replies import tables
 from pipeline.reading.replies.formulas import apart, dollars, formula
 from pipeline.reading.replies.tables import Table
@@ -66,33 +66,31 @@ def harmless(markdown: str, *, furniture: bool = True) -> Harmless:
     return _Rewriter(markdown, furniture=furniture).run()
 
 
-def from_html(html: str) -> str:
-    """Return a model's HTML as harmless Markdown."""
+def from_parts(html: Iterable[str | Tag]) -> str:
+    """Return the parts of a model's HTML as harmless Markdown."""
     writer = _Writer()
-    table: list[str] | None = None
+    table: list[str] = []
     depth = 0
-    for part in parts(html):
-        name = "" if isinstance(part, str) else part.name
-        if table is None and name == "table" and isinstance(part, Tag) and not part.closing:
-            table, depth = [], 0
-        if table is None:
-            writer.add(part)
-            continue
-        # The reader of tables takes HTML, so it gets the parts as they were.
-        table.append(_as_html(part))
-        if isinstance(part, Tag) and name == "table":
+    for part in html:
+        if isinstance(part, Tag) and part.name == "table" and not (part.closing and depth == 0):
             depth += -1 if part.closing else 1
-            if depth <= 0:
-                writer.tables("".join(table))
-                table = None
-    if table is not None:
+            if not depth:
+                writer.tables("".join([*table, source(part)]))
+                table = []
+                continue
+        if depth:
+            table.append(source(part))  # the reader of tables takes HTML
+        else:
+            writer.add(part)
+    if table:
         writer.tables("".join(table))
     return writer.close()
 
 
-def _as_html(part: str | Tag) -> str:
+def source(part: str | Tag) -> str:
+    """Return a part of HTML as HTML."""
     if isinstance(part, str):
-        return part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        return escape(part, quote=False)
     return f"<{'/' if part.closing else ''}{part.name}{part.attributes}>"
 
 
