@@ -40,6 +40,11 @@ class PaperlessError(UserError):
         """Whether the same request may succeed later."""
         return self.code in _NO_CONNECTION | _SERVER_BUSY or self.code.startswith("http_5")
 
+    @property
+    def blames_document(self) -> bool:
+        """Whether paperless refuses this document or its values; other documents may pass."""
+        return self.code in {"too_large", "http_400", "http_413", "http_422"}
+
 
 @dataclass(frozen=True)
 class Version:

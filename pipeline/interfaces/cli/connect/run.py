@@ -22,6 +22,7 @@ from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.operations import documents
 from pipeline.process import get_context
 from pipeline.reading.export.markdown import blocks, plain_text
+from pipeline.reading.sandbox.limits import NO_READER
 
 if TYPE_CHECKING:
     from pipeline.operations.documents import Document
@@ -30,6 +31,8 @@ WINDOW = 16
 """Documents of paperless under way at once."""
 LOOK_EVERY_S = 0.5
 MOST_TITLE_PAGES = 3
+_OURS = NO_READER | {"disk_full", "permission", "io_error", "busy"}
+"""Codes of errors for which this machine is to blame, not the file."""
 _MOST_DOWN = 3
 """Requests in a row that fail for want of an answer, after which paperless is down."""
 
@@ -93,18 +96,21 @@ class Run:
                 time.sleep(LOOK_EVERY_S)
 
     def _guarded(self, row: PaperlessDocument, step: Callable[[], None]) -> None:
-        """Make one step of a document; end the document if that fails."""
+        """Make one step of a document. An error that is the document's fails it; after others it keeps its tag."""
         try:
+            step()
+        except (Failed, PaperlessError) as error:
             try:
-                step()
-            except Failed as error:
+                if isinstance(error, PaperlessError) and not error.blames_document:
+                    raise
                 self._fail(row, str(error))
+            except PaperlessError as fault:
+                self._down += fault.is_down
+                if fault.code == "http_401" or self._down >= _MOST_DOWN:
+                    raise
+                self._end(row, Outcome.LEFT, str(fault))
+        else:
             self._down = 0
-        except PaperlessError as error:
-            self._down += error.is_down
-            if error.code == "http_401" or self._down >= _MOST_DOWN:
-                raise
-            self._end(row, Outcome.LEFT, str(error))
 
     def _take(self, row: PaperlessDocument) -> None:
         current = self.paperless.document(row.id)
@@ -129,7 +135,7 @@ class Run:
             self.paperless.download(current, copy)
             record.document = documents.submit_upload(copy, current.name, self.options).id
         except UserError as error:
-            if isinstance(error, PaperlessError) and error.code != "too_large":
+            if isinstance(error, PaperlessError) or error.code in _OURS:
                 raise
             raise Failed(str(error)) from None
         finally:
@@ -178,12 +184,7 @@ class Run:
         """Replace the document's tag by that of failures, so that the next run does not take it again."""
         current = self.paperless.document(row.id)
         if current is not None and self.tags.waiting in current.tags:
-            try:
-                self.paperless.change(row.id, {"tags": self.tags.after(current.tags, failed=True)})
-            except PaperlessError as error:
-                if error.is_down or error.code == "http_401":
-                    raise
-                why = f"{why}; its tag could not be changed: {error}"
+            self.paperless.change(row.id, {"tags": self.tags.after(current.tags, failed=True)})
         record = self.records.load(row.id) or Record(row.id, "", "", row.title)
         record.failed = why
         self.records.save(record)
