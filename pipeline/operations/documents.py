@@ -30,8 +30,7 @@ from pipeline.operations.operation import Operation, operation, reads
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
 from pipeline.reading.files.inputs import manifest_path
-from pipeline.reading.files.source import parse_page_range, safe_filename
-from pipeline.reading.pdf import inspection
+from pipeline.reading.files.source import parse_page_range
 from pipeline.storage.api_keys import Scope
 
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "inspections of files")
@@ -150,6 +149,7 @@ def submit(
     use_cache: bool | None = None,
     pictures: bool | None = None,
     fresh: bool | None = None,
+    password: str | None = None,
     page_range: str | None = None,
 ) -> Document:
     """Submit a copy of a file; return the document that will hold its text, without waiting for the conversion.
@@ -166,6 +166,7 @@ def submit(
         "use_cache": use_cache,
         "pictures": pictures,
         "fresh": fresh,
+        "password": password,
     }
     chosen: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
     return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
@@ -175,7 +176,8 @@ def submit(
 def submit_upload(
     caller: Caller, copy: Path, filename: str, options: Options | None = None, sha256: str = ""
 ) -> Document:
-    """Submit an uploaded file, a private copy in the upload folder, after a child process has inspected it.
+    """Submit an uploaded file, a private copy in the upload folder, after a child process has inspected it. `sha256`:
+    the hash of its content, if known.
 
     Raises `UserError`; `Refused` for an unknown model (422), beyond the quota of pages (429), or during too many other
     inspections (429, 503).
@@ -184,7 +186,8 @@ def submit_upload(
     caller.check_model(options.provider, options.model)
     with a_child(caller), caller.pages(OverCap) as charge:
         submission.check(context, options)
-        info = inspection.inspect(copy, safe_filename(filename), context.settings.documents, caller.goes_on)
+        sha256 = sha256 or submission.hash_of(copy)
+        info = submission.inspect(context, copy, filename, options, caller.goes_on)
         charge(len(parse_page_range(options.page_range, info.pages)))
         return _document(submission.submit_copy(context, copy, filename, options, info, sha256))
 

@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -154,16 +154,21 @@ class Cli:
             start_new_session=True,
         )
 
-    def terminal(self, *arguments: str | Path, columns: int = 100, rows: int = 40) -> tuple[int, str]:
-        """Run `penstock` in a terminal of this size. Return its exit code and its output."""
+    def terminal(
+        self, *arguments: str | Path, columns: int = 100, rows: int = 40, answers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Run `penstock` in a terminal of this size. Return its exit code and its output. `answers`: lines to type, by
+        the question that they answer."""
         controller, terminal_side = os.openpty()
         fcntl.ioctl(terminal_side, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         process = self._started(arguments, {**self.env, "TERM": "xterm-256color"}, terminal_side, terminal_side)
         os.close(terminal_side)
-        written = b""
-        with suppress(OSError), os.fdopen(controller, "rb", 0) as terminal:  # the last reader gets EIO
+        written, unanswered = b"", dict(answers or {})
+        with suppress(OSError), os.fdopen(controller, "r+b", 0) as terminal:  # the last reader gets EIO
             while chunk := terminal.read(65536):
                 written += chunk
+                for question in [words for words in unanswered if words.encode() in written]:
+                    terminal.write(f"{unanswered.pop(question)}\n".encode())
         return process.wait(RUN_S), written.decode()
 
     @property

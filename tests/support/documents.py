@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import MetaData, insert, select, update
 
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -180,3 +181,17 @@ def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run_one, range(count)))
+
+
+def mentions(context: Context, words: str) -> list[str]:
+    """Return the tables of the database and the files of the data folder that contain these words."""
+    found, tables = files_with(context.settings.data_dir, words), MetaData()
+    with context.db.read() as session:
+        tables.reflect(session.connection())
+        found += [table.name for table in tables.sorted_tables if words in str(session.execute(select(table)).all())]
+    return found
+
+
+def files_with(folder: Path, words: str) -> list[str]:
+    """Return the files in a folder and below that contain these words."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and words.encode() in path.read_bytes()]

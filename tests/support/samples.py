@@ -7,6 +7,9 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 
 LETTER = "0 0 612 792"
+ENCRYPTED_FOLDER = Path(__file__).parent.parent / "data/pdfs"
+"""Encrypted PDFs of two pages, which `PASSWORD` opens."""
+PASSWORD = "Kaffeekännchen-4711"
 HEIC_FOLDER = Path(__file__).parent.parent / "data/pictures"
 """Pictures that Pillow cannot write."""
 

@@ -1,7 +1,7 @@
 """Submits files: checks them, refuses invalid ones before writing a row, and stores the others. Idempotent."""
 
 import hashlib
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +24,7 @@ from pipeline.providers import registry
 from pipeline.reading.files.source import SourceInfo, check_file, parse_page_range, safe_filename
 from pipeline.reading.files.user_file import storage_error
 from pipeline.reading.pdf import inspection
+from pipeline.reading.sandbox.limits import Wanted
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -50,6 +51,8 @@ class Options:
     """Store the pictures on the pages as files, linked from the Markdown; only local conversion and nodes can."""
     fresh: bool = False
     """Create a new document even if the same file was submitted before."""
+    password: str = field(default="", repr=False)
+    """Opens an encrypted PDF. Penstock stores a copy that needs none, and never the password."""
     pages: InitVar[str] = ""
 
     def __post_init__(self, pages: str) -> None:
@@ -66,8 +69,19 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     check(context, options)
     check_file(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
     with files.incoming(context.settings, path) as copy:
-        info = inspection.inspect(copy, safe_filename(path.name), context.settings.documents)
-        return submit_copy(context, copy, path.name, options, info, source_path=str(path.parent.resolve() / path.name))
+        sha256 = hash_of(copy)
+        info = inspect(context, copy, path.name, options)
+        source_path = str(path.parent.resolve() / path.name)
+        return submit_copy(context, copy, path.name, options, info, sha256, source_path)
+
+
+def inspect(context: Context, copy: Path, filename: str, options: Options, wanted: Wanted = lambda: True) -> SourceInfo:
+    """Inspect a private copy of a submitted file, and replace it by one that needs no password if `options` has that of
+    the PDF. Raises `UserError` and `Unwanted`."""
+    name, limits = safe_filename(filename), context.settings.documents
+    if options.password:
+        inspection.decrypt(copy, name, limits, options.password, wanted)
+    return inspection.inspect(copy, name, limits, wanted)
 
 
 def check(context: Context, options: Options) -> None:
@@ -92,19 +106,19 @@ def submit_copy(
     filename: str,
     options: Options,
     info: SourceInfo,
-    sha256: str = "",
+    sha256: str,
     source_path: str = "",
 ) -> DocumentView:
     """Submit an inspected private copy: create a document, or revive the document of the same content and options.
 
-    Moves the copy to its place, or leaves it if it is not needed. Call `check` before. `sha256`: the hash of its
-    content, if known. `source_path`: the original's path on this machine.
+    Moves the copy to its place, or leaves it if it is not needed. Call `check` before. `sha256`: the hash of the
+    submitted content, from before a PDF was decrypted. `source_path`: the original's path on this machine.
     """
     settings = context.settings
     provider = options.provider or settings.provider
     numbers = parse_page_range(options.page_range, info.pages)
     pages = _shortest(numbers, info.pages)
-    key = _submission_key(sha256 or _hash(copy), info.type, pages, provider, options)
+    key = _submission_key(sha256, info.type, pages, provider, options)
     existing = _find(context, key)
     if existing is not None:
         source = files.source_path(settings, existing.id, info.type)
@@ -179,7 +193,7 @@ def _find(context: Context, key: str) -> DocumentView | None:
     return document_view(context, row) if row else None
 
 
-def _hash(copy: Path) -> str:
+def hash_of(copy: Path) -> str:
     with copy.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -4,7 +4,8 @@ It also keeps the stack up, and says why work waits.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -94,6 +95,15 @@ class Progress:
         self._bars.stop()
         if kind is KeyboardInterrupt:
             err.print(("\n" if self._on_terminal else "") + self._interrupted, soft_wrap=True)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the bars off the screen during the block, so that it can ask the user something."""
+        self._bars.stop()
+        try:
+            yield
+        finally:
+            self._bars.start()
 
     def show(self, key: str, bar: Bar) -> None:
         """Show or update the bar of `key`; a new one comes last. Without room for another bar, shows nothing."""

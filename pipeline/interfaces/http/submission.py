@@ -28,11 +28,19 @@ class SubmitOptions(Strict):
     fresh: bool = Field(default=False, description="Make a new document even if one of the same file exists.")
 
 
+class FormOptions(SubmitOptions):
+    """How to convert an uploaded file."""
+
+    password: Annotated[str, StringConstraints(max_length=1000)] = Field(
+        default="", description="Opens an encrypted PDF; Penstock does not store it.", repr=False
+    )
+
+
 def options_of(form: Form) -> Options:
     """Return the form's options of a conversion. Raises `RequestValidationError` (422) for unknown or wrong fields."""
     form_values: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
-        chosen = SubmitOptions.model_validate(form_values)
+        chosen = FormOptions.model_validate(form_values)
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         raise RequestValidationError(faults) from None

@@ -89,8 +89,9 @@ class Form:
 
     @property
     def digest(self) -> str:
-        """The hash of the form's content: the same under any boundary between its parts."""
-        parts = sorted((name, *values) for name, values in self.fields.items())
+        """The hash of the form's content: the same under any boundary between its parts. Leaves out a password, which a
+        reader of the hash could guess."""
+        parts = sorted((name, *values) for name, values in self.fields.items() if name != "password")
         parts += [(file.name, file.filename, file.sha256) for file in self.files]
         return hashlib.sha256(repr(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
@@ -179,6 +180,9 @@ class _Receiver:
     async def body(self) -> None:
         """Write the whole body to disk as one file. The query's parameters become the form's fields: the first
         `MAX_FIELDS`, each cut to `MAX_FIELD_BYTES` characters."""
+        if "password" in self._request.query_params:
+            message = "an address is no place for a password, since logs show it: send a form with the field `password`"
+            raise Refused(message, code="bad_request")
         name = unquote(self._request.headers.get("x-filename", ""), errors="replace")[:1000]
         for key, value in self._request.query_params.multi_items()[:MAX_FIELDS]:
             self._form.fields.setdefault(key, []).append(value[:MAX_FIELD_BYTES])

@@ -22,7 +22,7 @@ from pipeline.interfaces.http.long_poll import wait_for
 from pipeline.interfaces.http.moments import Since, Until
 from pipeline.interfaces.http.pages import Cursor, Page
 from pipeline.interfaces.http.remote import fetched
-from pipeline.interfaces.http.submission import SubmitOptions, options_of
+from pipeline.interfaces.http.submission import FormOptions, SubmitOptions, options_of
 from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.operations import documents
 from pipeline.operations.documents import Document
@@ -49,7 +49,7 @@ _FORM = {
                         "format": "binary",
                         "description": "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF or BMP.",
                     },
-                    **SubmitOptions.model_json_schema()["properties"],
+                    **FormOptions.model_json_schema()["properties"],
                 },
             }
         },

@@ -5,7 +5,9 @@ PDFium and Pillow read a stranger's file; if it crashes them or exhausts memory,
 
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
+from pipeline.engine import privacy
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.files import source
 from pipeline.reading.files.filetype import FileType
@@ -28,6 +30,28 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     facts = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
     return SourceInfo(cast("FileType", facts["type"]), int(facts["pages"]), int(facts["size_bytes"]))
+
+
+def decrypt(path: Path, name: str, limits: source.Limits, password: str, wanted: Wanted = lambda: True) -> None:
+    """Let a child replace our private copy of a PDF by one that needs no password, if it needs this one. Any other file
+    stays as it is.
+
+    Raises `UserError` with code `wrong_password`, and like `inspect`.
+    """
+    if source.check_file(path, limits, name) != "pdf":
+        return
+    target = path.with_name(f"incoming-{uuid4().hex}")
+    task = {"task": "decrypt", "path": str(path.absolute()), "target": str(target.absolute()), "password": password}
+    try:
+        if _run({**task, "max_bytes": limits.max_upload_mb * 1_000_000}, name, wanted)["needed"]:
+            target.chmod(privacy.PRIVATE_FILE)
+            target.replace(path)
+    except UserError as error:
+        if error.code == "encrypted":
+            raise UserError(f"The password does not open {name}.", code="wrong_password") from None
+        raise
+    finally:
+        target.unlink(missing_ok=True)
 
 
 def render(

@@ -198,6 +198,16 @@ class Document:
             width, height = self._raw.get_page_size(number - 1)
             return float(width), float(height)
 
+    def save_decrypted(self, target: Path) -> None:
+        """Write a copy that needs no password to `target`. Raises `UnitError` with code `io`."""
+        flags = pdfium_c.FPDF_NO_INCREMENTAL | pdfium_c.FPDF_REMOVE_SECURITY
+        try:
+            with _LOCK:
+                self._raw.save(target, flags=flags)
+        except (pdfium.PdfiumError, OSError) as error:
+            message = f"A copy of {self._path.name} without its password cannot be written; is the disk full?"
+            raise UnitError(message, code="io") from error
+
     @contextmanager
     def page(self, number: int) -> Iterator[Page]:
         """Open page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`
@@ -217,11 +227,11 @@ class Document:
 
 
 @contextmanager
-def open_document(path: Path) -> Iterator[Document]:
+def open_document(path: Path, password: str | None = None) -> Iterator[Document]:
     """Open the PDF at `path`, whatever its suffix, and close it afterwards.
 
-    Raises `UnitError` (permanent) with code `encrypted` (it needs a password; files that only restrict copying or
-    printing open), `corrupt` (damaged or not a PDF), `no_pages`, `missing` or `unreadable`.
+    Raises `UnitError` (permanent) with code `encrypted` (it needs a password, or another one; files that only restrict
+    copying or printing open), `corrupt` (damaged or not a PDF), `no_pages`, `missing` or `unreadable`.
     """
     with _LOCK, _pdfium_errors(path):
         if not os.access(path, os.R_OK) and path.exists():
@@ -229,7 +239,7 @@ def open_document(path: Path) -> Iterator[Document]:
         # A PDF without pages sets no error and keeps that of the last file. This call sets "no file", which a readable
         # file never gets.
         pdfium_c.FPDF_LoadDocument(b"", None)
-        raw = pdfium.PdfDocument(path)
+        raw = pdfium.PdfDocument(path, password)
     try:
         yield Document(raw, path)
     finally:

@@ -13,6 +13,7 @@ from pipeline.reading.pdf import pdfium
 from pipeline.reading.sandbox.limits import Progress
 
 _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
+_LOCKED = "{} needs a password: give it with --password, in the form's field `password`, or save a copy without one."
 
 
 def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
@@ -28,7 +29,8 @@ def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> 
         pages = _check_pdf(path, limits) if detected == "pdf" else _check_picture(path, limits, progress)
         return SourceInfo(detected, pages, path.stat().st_size)
     except UnitError as error:
-        raise UserError(str(error), code=error.code) from error
+        message = str(error) if error.code != "encrypted" else _LOCKED.format(path.name)
+        raise UserError(message, code=error.code) from error
     except OSError as error:
         raise unreadable(path) from error
 

@@ -1,7 +1,8 @@
 """Tasks of child processes on documents, by name."""
 
+import resource
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,22 @@ def _inspect(task: Task) -> dict[str, Any]:
         return asdict(survey.inspect(task.path, _Size(**task["size"]), task.progress))
     except UserError as error:
         raise UnitError(str(error), code=error.code) from error
+
+
+def _decrypt(task: Task) -> dict[str, Any]:
+    """Write a copy of a PDF without its password to `target`; write nothing if it opens without one."""
+    with suppress(UnitError), pdfium.open_document(task.path):
+        return {"needed": False}
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The copy may be larger than the files that other tasks write.
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (task["max_bytes"], before[1]))
+    try:
+        with pdfium.open_document(task.path, task["password"]) as document:
+            document.save_decrypted(Path(task["target"]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    return {"needed": True}
 
 
 def _render(task: Task) -> dict[str, Any]:
@@ -100,6 +117,7 @@ def _survey(task: Task) -> dict[str, Any]:
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
     "convert": _convert,
+    "decrypt": _decrypt,
     "inspect": _inspect,
     "open": _open,
     "picture": _picture,

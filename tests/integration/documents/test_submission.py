@@ -20,12 +20,23 @@ from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
 from pipeline.reading.files.inputs import manifest_path
 from pipeline.reading.files.user_file import write_text
+from pipeline.reading.pdf import pdfium
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 from tests.support.commits import lose_answers
-from tests.support.documents import at_once, document, held, insert_document, page_states, set_row, write_output
-from tests.support.samples import encrypted_pdf, text_pdf
+from tests.support.corpus import corpus_file
+from tests.support.documents import (
+    at_once,
+    document,
+    held,
+    insert_document,
+    mentions,
+    page_states,
+    set_row,
+    write_output,
+)
+from tests.support.samples import ENCRYPTED_FOLDER, PASSWORD, encrypted_pdf, picture_of, text_pdf
 
 D, P = DocumentStatus, PageStatus
 THREE = [["one"], ["two"], ["three"]]
@@ -48,9 +59,14 @@ def pdf(tmp_path: Path) -> Path:
 
 def refused(context: Context, path: Path, options: Options | None = None) -> UserError:
     """Submit, return the message of the error, and check that no file or row is left."""
+    error = refused_again(context, path, options)
+    assert_nothing_stored(context)
+    return error
+
+
+def refused_again(context: Context, path: Path, options: Options | None = None) -> UserError:
     with pytest.raises(UserError) as caught:
         submit(context, path, options or Options())
-    assert_nothing_stored(context)
     return caught.value
 
 
@@ -168,6 +184,30 @@ def test_a_bad_file_is_refused_and_leaves_nothing(
     path = tmp_path / "bad.pdf"
     make(path)
     assert refused(context, path).code == code
+
+
+@pytest.mark.parametrize("name", ["aes-256", "rc4-128"])
+def test_an_encrypted_pdf_is_stored_without_its_password(context: Context, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copy(ENCRYPTED_FOLDER / f"{name}.pdf", tmp_path / "ledger.pdf"))
+    assert "--password" in str(refused(context, path))
+    assert refused(context, path, Options(password="Kaffeekanne-4711")).code == "wrong_password"
+    options = Options(password=PASSWORD)
+    view = submit(context, path, options)
+    assert stored(context) == [view.id, f"{view.id}/source.pdf"]
+    with pdfium.open_document(files.source_path(context.settings, view.id, "pdf")) as document:
+        assert document.pages == 2
+    assert submit(context, path, options) == view
+    assert refused_again(context, path).code == "encrypted", "the same file without its password is not the document"
+    assert not mentions(context, PASSWORD[-8:])
+    assert PASSWORD not in repr(options)
+
+
+def test_a_password_is_no_fault_of_files_that_need_none(context: Context, pdf: Path, tmp_path: Path) -> None:
+    protected = corpus_file("documents/copy-protected.pdf")
+    assert submit(context, protected, Options(password="x")).size_bytes == protected.stat().st_size
+    assert submit(context, pdf, Options(password="x")) == submit(context, pdf, Options())
+    picture_of(["x"]).save(tmp_path / "a.png")
+    assert submit(context, tmp_path / "a.png", Options(password="x")).type == "png"
 
 
 NAMES = {

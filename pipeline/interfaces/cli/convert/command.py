@@ -62,6 +62,10 @@ def convert(
     no_cache: given.NoCache = False,
     format_: AsFormat = Format.MD,
     pictures: given.Pictures = False,
+    password: Annotated[bool, typer.Option("--password", help="Ask for the password of encrypted PDFs.")] = False,
+    password_file: Annotated[
+        str, typer.Option(metavar="FILE", help="Read that password from a file's first line, or - for standard input.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
     """Convert files to Markdown.
@@ -76,6 +80,9 @@ def convert(
     With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
     [bold]--format docling[/bold] writes them to report.docling.json, for programs that read Docling's format.
 
+    At a terminal, the command asks for the password of an encrypted PDF. Penstock stores a copy that needs none, and
+    forgets the password.
+
     Work runs on the stack of [bold]penstock up[/bold], or on one that this command starts.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
     Run the command again to continue interrupted work.
@@ -88,11 +95,12 @@ def convert(
         raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
     output = _output(inputs, output, as_json=as_json)
     all_settings()
+    opens = given.read_password(ask=password, file=password_file, stdin_is_taken=_STDIN in inputs)
 
     def wish() -> given.Wish:
         from pipeline.flows.documents.submission import Options
 
-        options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh)
+        options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh, password=opens)
         return given.Wish(options, format_, force, keep)
 
     wanted = wish() if provider or model or pages else None
@@ -139,12 +147,12 @@ def _convert(
     if any(map(_begins_well, wanted)):
         with nullcontext(demanded) if demanded else _demand() as held:  # a stack starts while the files are read
             with err.status("Starting …"):
-                accepted = any(_is_accepted(job, several=len(jobs) > 1) for job in wanted)
+                accepted = any(_is_accepted(job, wish, several=len(jobs) > 1) for job in wanted)
             if accepted:
                 run(wanted, wish, held)
     else:
         for job in wanted:
-            _is_accepted(job, several=len(jobs) > 1)
+            _is_accepted(job, wish, several=len(jobs) > 1)
     return left_out
 
 
@@ -223,15 +231,17 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
             err.print(line(job), soft_wrap=True)
 
 
-def _is_accepted(job: Job, *, several: bool) -> bool:
-    """Whether a check of the whole file passes; if not, also for want of a child process, end the job with the reason,
-    and of several jobs print it."""
+def _is_accepted(job: Job, wish: given.Wish, *, several: bool) -> bool:
+    """Whether a check of the whole file passes, or a password may open it; if not, also for want of a child process,
+    end the job with the reason, and of several jobs print it."""
     from pipeline.reading.pdf.inspection import inspect
     from pipeline.settings import get_settings
 
     try:
         inspect(job.target.source, job.target.source.name, get_settings().documents)
     except UserError as error:
+        if error.code == "encrypted" and (wish.options.password or given.can_ask()):
+            return True
         job.error, job.ended = str(error), True
         if several:
             err.print(line(job), soft_wrap=True)

@@ -31,6 +31,8 @@ class Job:
     judgement: Judgement = Judgement(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
     document: "Document | None" = None
     error: str = ""
+    code: str = ""
+    """The error's code, if the file was refused."""
     ended: bool = False
     written: Path | None = None
     text: str = ""

@@ -2,14 +2,18 @@
 
 import errno
 import os
+import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.control_characters import printable_line
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format, all_settings
+from pipeline.interfaces.cli.output import err
 
 if TYPE_CHECKING:
     from pipeline.flows.documents.submission import Options
@@ -25,6 +29,46 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Pay for every page ag
 Pictures = Annotated[
     bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes).")
 ]
+
+
+_MAX_PASSWORD = 1000
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at the terminal."""
+    return sys.stdin.isatty() and err.is_terminal
+
+
+def ask_password(name: str = "") -> str:
+    """Ask for the password of the file called `name`, or of all encrypted PDFs. The terminal shows none of it."""
+    from getpass import getpass
+
+    return getpass(f"Password of {printable_line(name)[:60] if name else 'encrypted PDFs'}: ")
+
+
+def read_password(*, ask: bool, file: str, stdin_is_taken: bool) -> str:
+    """Return the password that `--password` asks for or `--password-file` names; empty without either.
+
+    Options never hold the password itself, since other users see a process's arguments. Raises `UserError`.
+    """
+    if ask and file:
+        raise UserError("--password asks for the password, and --password-file reads it: choose one", code="usage")
+    if ask:
+        if not can_ask():
+            raise UserError("--password asks at a terminal: without one, use --password-file", code="usage")
+        return ask_password()
+    if file == "-" and stdin_is_taken:
+        raise UserError("standard input is a document already: read the password from a file", code="usage")
+    if not file:
+        return ""
+    try:
+        with nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as lines:
+            password = lines.readline(_MAX_PASSWORD).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"the password cannot be read from {file}: {error}", code="usage") from None
+    if not password:
+        raise UserError(f"{file} has no password in its first line", code="usage")
+    return password
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
-from pipeline.interfaces.cli.convert.options import Wish
+from pipeline.interfaces.cli.convert.options import Wish, ask_password, can_ask
 from pipeline.interfaces.cli.output import err
 from pipeline.interfaces.cli.progress import Progress
 
@@ -38,9 +39,24 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
             board = Board(jobs, progress)
             for job in jobs:
                 if not job.ended:
-                    submit(job, wish)
+                    wish = _submit(job, wish, progress)
                     board.show(job)
             _watch(jobs, wish, board)
+
+
+def _submit(job: Job, wish: Wish, progress: Progress) -> Wish:
+    """Submit the job's file; at a terminal, ask for a password that it needs. Return the wish for the next file, with
+    the password that opened this one."""
+    submit(job, wish)
+    if job.code not in {"encrypted", "wrong_password"} or not can_ask():
+        return wish
+    with progress.paused():
+        password = ask_password(job.target.source.name)
+    if not password:
+        return wish
+    asked = replace(wish, options=replace(wish.options, password=password))
+    submit(job, asked)
+    return wish if job.ended else asked
 
 
 def submit(job: Job, wish: Wish) -> None:
@@ -48,13 +64,14 @@ def submit(job: Job, wish: Wish) -> None:
     from pipeline.operations import documents
 
     job.started = time.monotonic()
+    job.error, job.code, job.ended = "", "", False
     if job.origin is None:
         with suppress(OSError):  # submitting reports the fault
             job.origin = wish.origin(job.target.source)
     try:
         job.document = documents.submit(job.target.source, wish.options)
     except UserError as error:
-        job.error, job.ended = str(error), True
+        job.error, job.code, job.ended = str(error), error.code, True
 
 
 def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:

@@ -14,8 +14,8 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
-from tests.support.documents import insert_document, set_row, write_output
-from tests.support.samples import encrypted_pdf, text_pdf
+from tests.support.documents import insert_document, mentions, set_row, write_output
+from tests.support.samples import ENCRYPTED_FOLDER, PASSWORD, encrypted_pdf, text_pdf
 
 C, F = PageStatus.COMPLETED, PageStatus.FAILED
 
@@ -97,6 +97,29 @@ def test_broken_forms_are_refused(api: TestClient, context: Context, tmp_path: P
     secret = encrypted_pdf(tmp_path / "secret.pdf")
     assert "secret.pdf" in problem(send(api, secret, "secret.pdf"), 422, "encrypted")
     assert not left_behind(context)
+
+
+def test_a_password_opens_an_encrypted_pdf_and_is_kept_nowhere(
+    api: TestClient, context: Context, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = ENCRYPTED_FOLDER / "aes-256.pdf"
+    assert "`password`" in problem(send(api, ledger, "ledger.pdf"), 422, "encrypted")
+    assert "ledger.pdf" in problem(send(api, ledger, "ledger.pdf", password="wrong"), 422, "wrong_password")
+    problem(send(api, ledger, "ledger.pdf", password=PASSWORD, pages="x"), 422, "invalid")
+    assert not left_behind(context)
+    sent = api.post(
+        DOCUMENTS,
+        files={"file": ("ledger.pdf", ledger.read_bytes())},
+        data={"password": PASSWORD},
+        headers={"Idempotency-Key": "ledger"},
+    )
+    assert sent.status_code == 202, sent.text
+    assert sent.json()["type"] == "pdf"
+    octets = {"Content-Type": "application/octet-stream"}
+    raw = api.post(DOCUMENTS, params={"password": "x"}, content=ledger.read_bytes(), headers=octets)
+    problem(raw, 400, "bad_request")
+    assert not mentions(context, PASSWORD[-8:])
+    assert PASSWORD not in caplog.text
 
 
 @pytest.mark.both_databases
