@@ -10,7 +10,8 @@ from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.reading.ocr import recognition, second_opinion
 from pipeline.reading.pdf import conversion
 from pipeline.reading.pdf.pages import Options, Pages
-from pipeline.reading.sandbox.limits import page_limits
+from pipeline.reading.sandbox.limits import page_limits, refused
+from pipeline.reading.text import units
 from pipeline.settings import LOCAL, Settings
 
 
@@ -46,8 +47,11 @@ class LocalConverter:
 
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
-        """Yield a reader over a PDF or a picture file. Only its first `convert` takes a child process,
-        which opens the file; leaving the block returns the child."""
+        """Yield a reader over a file of any type; the suffix tells one that holds its text. For others, only the first
+        `convert` takes a child process, which opens the file; leaving the block returns the child."""
+        if units.holds_text(source):
+            yield _TextReader(source, survey)
+            return
         with Pages(source, self._limits, self._options, survey, self._scratch) as pages:
             yield _LocalReader(pages)
 
@@ -59,6 +63,7 @@ class LocalConverter:
         facts = [
             LOCAL,
             str(conversion.REVISION),
+            str(units.REVISION),
             str(page.number),
             str(options.dpi),
             str(options.pictures),
@@ -84,3 +89,16 @@ class _LocalReader:
         page_read = self._pages.convert(page.number, page.image, page.pictures)
         took_ms = round((time.monotonic() - started) * 1000)
         return Answer(text=page_read.text, model=LOCAL, latency_ms=took_ms, layout=page_read.layout)
+
+
+class _TextReader:
+    """Reads the pages of a file that holds its text, from its survey."""
+
+    def __init__(self, source: Path, survey: str) -> None:
+        self._pages = units.pages_in(survey) or units.pages_in(units.read(source, lambda: True))
+
+    def convert(self, page: PageRef) -> Answer:
+        """Return the Markdown of one page. Raises `UnitError`."""
+        if not 1 <= page.number <= len(self._pages):
+            raise refused(f"The file has no page {page.number}.", "no_page")
+        return Answer(text=self._pages[page.number - 1], model=LOCAL)

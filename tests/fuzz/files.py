@@ -44,7 +44,7 @@ def _decode(data: bytes) -> None:
 def _kind(data: bytes) -> None:
     kind = filetype.detect(data)
     assert kind is None or f"image/{kind}" in filetype.MIME_TYPES.values() or kind == "pdf"
-    content_type.kind_by_head(data[: content_type.HEAD_BYTES], "a")
+    content_type.kind_by_head(data[: filetype.HEAD_BYTES], "a")
     with saved(data) as path:
         content_type.kind_of(path, "a.docx", LIMITS)
         content_type.kind_of(path, "a.ipynb", LIMITS)

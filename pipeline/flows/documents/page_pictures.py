@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
-from pipeline.reading.files.filetype import FileType
+from pipeline.reading.files.filetype import TEXT_TYPES, PageType
 from pipeline.reading.pdf import inspection
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -78,10 +78,13 @@ def picture(
     if (cached := _cached(target)) is not None:
         return cached
     document = queries.document(context, document_id)
+    if document.type in TEXT_TYPES:
+        message = f"{document.filename} holds text, so its pages have no pictures: read their text"
+        raise UserError(message, code="no_picture")
     source = files.source_path(settings, document_id, document.type)
     if not source.exists():
         raise UserError(f"the file of document {document_id} is not stored any more", code="no_picture")
-    kind, limit = cast("FileType", document.type), settings.documents.max_pixels
+    kind, limit = cast("PageType", document.type), settings.documents.max_pixels
     inspection.render(
         source, document.filename, kind, page, target, rendering.dpi, limit, wanted, width=rendering.width, gentle=True
     )

@@ -38,6 +38,7 @@ from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.page import CONVERT, PAGE_OPERATION, end_of_pages
 from pipeline.providers import call_cost, registry
+from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
@@ -62,13 +63,14 @@ class Choice:
     provider: str = ""
     model: str = ""
 
-    def columns(self, settings: Settings, *current: str) -> dict[str, str]:
-        """Return the columns to set on the pages to retry, whose providers are now `current`; empty without a choice.
+    def columns(self, settings: Settings, document: Any, *current: str) -> dict[str, str]:
+        """Return the columns to set on the document's pages to retry, whose providers are now `current`; empty without
+        a choice, and for a file that holds its text, which this machine reads.
 
         Raises `UserError` for an unknown provider, or a model that the chosen provider, else one of `current`, cannot
         have.
         """
-        if not (self.provider or self.model):
+        if not (self.provider or self.model) or document.type in TEXT_TYPES:
             return {}
         for provider in [self.provider] if self.provider else current:
             registry.check(settings, provider, self.model)
@@ -153,7 +155,7 @@ def retry_page(
 
     def act(tx: Tx, document: Any) -> None:
         row = _page(tx, document_id, page)
-        columns = choice.columns(context.settings, row.provider)
+        columns = choice.columns(context.settings, document, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
         _retry_pages(tx, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
         charge(1)
@@ -185,7 +187,7 @@ def retry_failed(
             PAGES.c.document_id == document_id, PAGES.c.status != PageStatus.COMPLETED if untried else failed
         )
         providers = tx.execute(select(PAGES.c.provider).where(missing).distinct())
-        if columns := choice.columns(context.settings, *providers.scalars()):
+        if columns := choice.columns(context.settings, document, *providers.scalars()):
             tx.execute(update(PAGES).where(missing).values(**columns))
         _retry_pages(tx, document, failed, {})
         charge(document.failed_count)  # the submission charged untried pages
@@ -352,7 +354,7 @@ def _lock(session: Session, document_id: str) -> Any:
 
 
 def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -> None:
-    columns = choice.columns(tx.settings, document.provider)
+    columns = choice.columns(tx.settings, document, document.provider)
     if columns:
         provider = columns.get("provider", document.provider)
         columns["model_name"] = registry.model_name(tx.settings, provider, choice.model)

@@ -1,7 +1,7 @@
 """Submits files: checks them, refuses invalid ones before writing a row, and stores the others. Idempotent."""
 
 import hashlib
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,10 +21,12 @@ from pipeline.flows.documents.queries import document_view
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
+from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.reading.files.source import SourceInfo, check_file, parse_page_range, safe_filename
-from pipeline.reading.files.user_file import storage_error
+from pipeline.reading.files.user_file import storage_error, write_text
 from pipeline.reading.pdf import inspection
 from pipeline.reading.sandbox.limits import Wanted
+from pipeline.reading.text import units
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -81,7 +83,7 @@ def inspect(context: Context, copy: Path, filename: str, options: Options, wante
     name, limits = safe_filename(filename), context.settings.documents
     if options.password:
         inspection.decrypt(copy, name, limits, options.password, wanted)
-    return inspection.inspect(copy, name, limits, wanted)
+    return units.inspect(copy, name, limits, wanted)
 
 
 def check(context: Context, options: Options) -> None:
@@ -115,6 +117,8 @@ def submit_copy(
     submitted content, from before a PDF was decrypted. `source_path`: the original's path on this machine.
     """
     settings = context.settings
+    if info.type in TEXT_TYPES:  # no model reads them better than this machine, free of charge
+        options = replace(options, provider=LOCAL, model="")
     provider = options.provider or settings.provider
     numbers = parse_page_range(options.page_range, info.pages)
     pages = _shortest(numbers, info.pages)
@@ -143,13 +147,13 @@ def submit_copy(
         "created_at": now,
         "updated_at": now,
     }
-    return _store(context, copy, row, len(numbers))
+    return _store(context, copy, row, len(numbers), info.texts)
 
 
-def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> DocumentView:
+def _store(context: Context, copy: Path, row: dict[str, Any], pages: int, texts: str) -> DocumentView:
     """Move the file to its place and insert the row; or return the document of a simultaneous, equal submission.
 
-    Removes the file if that fails. `pages`: the number to reserve cost for.
+    Removes the file if that fails. `pages`: the number to reserve cost for; `texts`: what splitting would read again.
     """
     document_id, key = uuid4().hex[:16], row["submission_key"]
 
@@ -165,6 +169,8 @@ def _store(context: Context, copy: Path, row: dict[str, Any], pages: int) -> Doc
 
     try:
         files.place(copy, files.source_path(context.settings, document_id, row["type"]))  # no row ever lacks its file
+        if texts:
+            write_text(files.survey_path(context.settings, document_id), texts)
         view = context.db.run(work)
     except BaseException:
         _remove_unowned(context, document_id)

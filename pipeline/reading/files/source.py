@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.files.filetype import FileType, detect_file
+from pipeline.reading.files.filetype import FileType, PageType, detect, is_pdf, may_hold_text, read_head
 
 MAX_NAME_BYTES = 200
 """The longest name that `safe_filename` returns, in UTF-8. File systems allow 255; callers append numbers."""
 
-ACCEPTED = "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF and BMP files"
+ACCEPTED = (
+    "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF and BMP files, and Office, OpenDocument, EPUB, HTML, e-mail and text files"
+)
 _MAX_SUFFIX_BYTES = 20
 _RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
 
@@ -36,12 +38,15 @@ class SourceInfo:
     type: FileType
     pages: int
     size_bytes: int
+    texts: str = ""
+    """For a `TextType`, the text of each page, as `text.units` stores them; empty for others."""
 
 
-def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
-    """Check a file by its size and first bytes, and return its type; `survey.inspect` reads the rest.
+def check_file(path: Path, limits: Limits, name: str = "") -> PageType | None:
+    """Check a file by its size and first bytes; the rest is to be read by `text.units.inspect`. Return its type; None
+    if it may hold text.
 
-    `name`: the file's name in errors. Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`,
+    `name`: the file's own name. Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`,
     `too_large` or `unsupported`.
     """
     size, called = _file_size(path), name or path.name
@@ -54,12 +59,30 @@ def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
             code="too_large",
         )
     try:
-        detected = detect_file(path)
+        head = read_head(path)
     except OSError as error:
         raise unreadable(path) from error
-    if detected is None:
-        raise UserError(f"{called} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+    detected = detect(head)
+    if detected == "pdf" and not is_pdf(head, called) and may_hold_text(head, called):
+        return None
+    if detected is None and not may_hold_text(head, called):
+        raise unsupported(called)
     return detected
+
+
+def unsupported(name: str) -> UserError:
+    return UserError(f"{name} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+
+
+def check_page_count(name: str, pages: int, limits: Limits) -> None:
+    """Raise `UserError` with code `no_pages` or `too_many_pages`."""
+    if pages < 1:
+        raise UserError(f"{name} has no pages.", code="no_pages")
+    if pages > limits.max_pages:
+        raise UserError(
+            f"{name} has more than {limits.max_pages:,} pages; split it or raise documents.max_pages.",
+            code="too_many_pages",
+        )
 
 
 def _file_size(path: Path) -> int:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from pipeline.engine import privacy
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.files import source
-from pipeline.reading.files.filetype import FileType
+from pipeline.reading.files.filetype import PageType
 from pipeline.reading.files.source import SourceInfo
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Wanted
@@ -29,7 +29,7 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
     source.check_file(path, limits, name)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     facts = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
-    return SourceInfo(cast("FileType", facts["type"]), int(facts["pages"]), int(facts["size_bytes"]))
+    return SourceInfo(cast("PageType", facts["type"]), int(facts["pages"]), int(facts["size_bytes"]))
 
 
 def decrypt(path: Path, name: str, limits: source.Limits, password: str, wanted: Wanted = lambda: True) -> None:
@@ -57,7 +57,7 @@ def decrypt(path: Path, name: str, limits: source.Limits, password: str, wanted:
 def render(
     path: Path,
     name: str,
-    file_type: FileType,
+    file_type: PageType,
     number: int,
     target: Path,
     dpi: float,

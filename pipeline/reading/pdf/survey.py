@@ -7,7 +7,7 @@ stored.
 from pathlib import Path
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading.files.source import Limits, SourceInfo, check_file, unreadable
+from pipeline.reading.files.source import Limits, SourceInfo, check_file, check_page_count, unreadable, unsupported
 from pipeline.reading.ocr import images
 from pipeline.reading.pdf import pdfium
 from pipeline.reading.sandbox.limits import Progress
@@ -25,6 +25,8 @@ def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> 
     `encrypted`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
     """
     detected = check_file(path, limits)
+    if detected is None:
+        raise unsupported(path.name)
     try:
         pages = _check_pdf(path, limits) if detected == "pdf" else _check_picture(path, limits, progress)
         return SourceInfo(detected, pages, path.stat().st_size)
@@ -38,7 +40,7 @@ def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> 
 def _check_pdf(path: Path, limits: Limits) -> int:
     with pdfium.open_document(path) as document:
         pages = document.pages
-        _check_page_count(path, pages, limits)
+        check_page_count(path.name, pages, limits)
         for number in range(1, pages + 1):
             width, height = document.page_size(number)
             # Written so that NaN is refused too.
@@ -56,19 +58,9 @@ def _check_picture(path: Path, limits: Limits, progress: Progress) -> int:
     with images.open_picture(path) as image:
         while images.seek_frame(image, pages + 1, path):
             pages += 1
-            _check_page_count(path, pages, limits)
+            check_page_count(path.name, pages, limits)
             checked_pixels += image.width * image.height
             if checked_pixels <= _MAX_CHECKED_PIXELS:
                 image.load()
             progress(0.0)
     return pages
-
-
-def _check_page_count(path: Path, pages: int, limits: Limits) -> None:
-    if pages < 1:
-        raise UserError(f"{path.name} has no pages.", code="no_pages")
-    if pages > limits.max_pages:
-        raise UserError(
-            f"{path.name} has more than {limits.max_pages:,} pages; split it or raise documents.max_pages.",
-            code="too_many_pages",
-        )

@@ -30,7 +30,8 @@ TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})
 
 MAX_PIXELS = 6_750_000
 """The size to which larger pictures of pages are scaled down before text recognition."""
-_MAX_PAGE_CHARS = 2_000_000
+MAX_PAGE_CHARS = 1_000_000
+"""Characters of one page of a result. Parsing its text takes many times their memory, here and in the servers."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Limits:
 def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
     """Return the limits of a child for one page: `timeout_s` in all, `memory_mb`, and `threads` for recognition."""
     return Limits(
-        timeout_s=timeout_s, total_s=timeout_s, memory_mb=memory_mb, ocr_threads=threads, max_chars=_MAX_PAGE_CHARS
+        timeout_s=timeout_s, total_s=timeout_s, memory_mb=memory_mb, ocr_threads=threads, max_chars=2 * MAX_PAGE_CHARS
     )
 
 

@@ -7,22 +7,17 @@ import zipfile
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path, PurePath
+from typing import cast
 
 from pipeline.reading.files import filetype
+from pipeline.reading.files.filetype import HEAD_BYTES, OLE_MAGIC, ZIP_MAGICS, TextType
 from pipeline.reading.sandbox.limits import Limits, refused
 
-HEAD_BYTES = 4096
-"""The bytes that decide between kinds, except for packed files."""
-
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_HTML = re.compile(
-    rb"\s*(?:<\?xml[^>]*>\s*)?(?><!--.*?-->\s*)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
-)
-_FEED = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<[!?][^>]*>\s*)*<(?:\w+:)?(?:rss|feed|rdf)\b", re.IGNORECASE)
 _UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
 """Errors of reading a damaged archive."""
 _ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
+_OPEN_DOCUMENT = b"application/vnd.oasis.opendocument."
+_MAIL_HEADER = re.compile(rb"[A-Za-z][A-Za-z0-9-]*:")
 _PLAIN_SUFFIXES = frozenset(
     {
         ".json",
@@ -96,11 +91,15 @@ class Kind(StrEnum):
     PPTX = "pptx"
     XLSX = "xlsx"
     XLS = "xls"
+    ODT = "odt"
+    ODP = "odp"
+    ODS = "ods"
     EPUB = "epub"
     HTML = "html"
     FEED = "feed"
     CSV = "csv"
     NOTEBOOK = "notebook"
+    MAIL = "mail"
     MARKDOWN = "markdown"
     PLAIN = "plain"
 
@@ -108,8 +107,25 @@ class Kind(StrEnum):
 MARKUP = frozenset({Kind.HTML, Kind.FEED, Kind.NOTEBOOK})
 """Kinds whose reading takes memory of many times their size."""
 
+PAGED = frozenset({Kind.PPTX, Kind.ODP, Kind.XLSX, Kind.XLS, Kind.ODS, Kind.EPUB})
+"""Kinds with slides, sheets or chapters, which count as pages."""
+
 DECODED = frozenset({Kind.MARKDOWN, Kind.PLAIN})
 """Kinds that are only decoded."""
+
+_OPEN_DOCUMENT_KINDS = {b"text": Kind.ODT, b"presentation": Kind.ODP, b"spreadsheet": Kind.ODS}
+_TYPES: dict[Kind, TextType] = {Kind.FEED: "rss", Kind.NOTEBOOK: "ipynb", Kind.MAIL: "eml"}
+
+
+def text_type(kind: Kind, filename: str) -> TextType | None:
+    """Return the type of a document of this kind, called `filename`; None for PDFs, pictures, and plain text whose
+    suffix is not one of documents, since unknown bytes pass for Markdown."""
+    suffix = PurePath(filename).suffix.lower()
+    if kind in DECODED or kind == Kind.CSV:
+        if suffix not in filetype.PLAIN_SUFFIXES:
+            return None
+        return "csv" if kind == Kind.CSV else "txt" if suffix == ".txt" else "md"
+    return _TYPES.get(kind) or cast("TextType | None", kind.value if kind.value in filetype.TEXT_TYPES else None)
 
 
 def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
@@ -122,33 +138,30 @@ def kind_of(path: Path, filename: str, limits: Limits) -> Kind:
         head = file.read(HEAD_BYTES)
     if kind := kind_by_head(head, filename):
         return Kind.NOTEBOOK if kind == Kind.PLAIN and filename.endswith(".ipynb") and _is_notebook(path) else kind
-    return _ole_kind(path, filename) if head.startswith(_OLE) else _packed_kind(path, filename, limits)
+    return _ole_kind(path, filename) if head.startswith(OLE_MAGIC) else _packed_kind(path, filename, limits)
 
 
 def kind_by_head(head: bytes, filename: str) -> Kind | None:
     """Return the kind of a file that starts with `head` (its first `HEAD_BYTES`); None for archives and Office files,
     which only `kind_of` tells apart."""
-    if head.startswith((*_ZIP, _OLE)):
+    if head.startswith((*ZIP_MAGICS, OLE_MAGIC)):
         return None
     detected = filetype.detect(head)
-    if detected and (detected != "pdf" or _is_pdf(head, filename)):
+    if detected and (detected != "pdf" or filetype.is_pdf(head, filename)):
         return Kind.PDF if detected == "pdf" else Kind.PICTURE
     return _text_kind(head, PurePath(filename).suffix.lower())
 
 
-def _is_pdf(head: bytes, filename: str) -> bool:
-    """Whether the file is a PDF: it begins with `%PDF-`, which text may mention too, or has bytes that text lacks."""
-    return head.lstrip().startswith(b"%PDF-") or filename.lower().endswith(".pdf") or b"\0" in head
-
-
 def _text_kind(head: bytes, suffix: str) -> Kind:
     start = head.removeprefix(b"\xef\xbb\xbf")
-    if suffix in {".html", ".htm", ".xhtml"} or _HTML.match(start):
+    if suffix in {".html", ".htm", ".xhtml"} or filetype.HTML.match(start):
         return Kind.HTML
-    if _FEED.match(start):
+    if filetype.FEED.match(start):
         return Kind.FEED
     if suffix == ".csv":
         return Kind.CSV
+    if filetype.MAIL.match(start) or (suffix == ".eml" and _MAIL_HEADER.match(start)):
+        return Kind.MAIL
     plain = suffix in _PLAIN_SUFFIXES or start.lstrip().startswith((b"<?xml", b"#!", b'{"', b"[{"))
     return Kind.PLAIN if plain else Kind.MARKDOWN
 
@@ -173,8 +186,8 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
                     declared = file.read(100).strip()
                 if declared == b"application/epub+zip":
                     return Kind.EPUB
-                if declared.startswith(b"application/vnd.oasis"):
-                    raise refused(f"{filename} is an OpenDocument file; save it as docx, xlsx or pptx.", "unsupported")
+                if declared.startswith(_OPEN_DOCUMENT):
+                    return _open_document_kind(archive, declared.removeprefix(_OPEN_DOCUMENT), filename)
     except _UNREADABLE as error:
         raise refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt") from error
     for folder, kind in _ZIPPED.items():
@@ -183,6 +196,15 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
     if "META-INF/container.xml" in names:
         return Kind.EPUB
     raise refused(f"{filename} is an archive; unpack it and add the files in it.", "unsupported")
+
+
+def _open_document_kind(archive: zipfile.ZipFile, declared: bytes, filename: str) -> Kind:
+    kind = _OPEN_DOCUMENT_KINDS.get(declared.removesuffix(b"-template"))
+    if kind is None:
+        raise refused(f"{filename} is an OpenDocument file without text; export it as PDF.", "unsupported")
+    if "META-INF/manifest.xml" in archive.namelist() and b":encryption-data" in archive.read("META-INF/manifest.xml"):
+        raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")
+    return kind
 
 
 def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:

@@ -4,7 +4,7 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,10 @@ from pipeline.reading.ocr import images, recognition
 from pipeline.reading.pdf import conversion, pdfium
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.sandbox.limits import Limits, Progress, check_characters, refused
-from pipeline.reading.text import charset
-from pipeline.reading.text.content_type import DECODED, MARKUP, Kind, kind_of
+from pipeline.reading.text import charset, office
+from pipeline.reading.text.content_type import DECODED, MARKUP, PAGED, Kind, kind_of
 from pipeline.reading.text.sections import Reading, Section
 
-_SLIDE = re.compile(r"^<!-- Slide number: (\d+) -->\n?", re.MULTILINE)
-_META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*+=\s*+["']?\s*+([\w.:-]{1,40})""", re.IGNORECASE)
-_XML_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})""", re.IGNORECASE)
 _PASSWORD = ("encrypted", "password")
 _EMBEDDED = re.compile(r"\]\(data:[^)\]\s]*\)")
 _LEAST_SHARE = 0.02
@@ -35,12 +32,22 @@ _PERMALINK = " \t\n#¶§¤🔗\N{NO-BREAK SPACE}\N{ZERO WIDTH SPACE}\N{VARIATION
 
 
 def extract_file(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:
-    """Return the text of a file of any accepted kind, read in this process, so run it in a child. Raises `UnitError`
-    (permanent), `OSError`, `MemoryError` or `RecursionError`."""
+    """Return the text of a file of any accepted kind, read in this process, so run it in a child. Leaves out the menus
+    of web pages. Raises `UnitError` (permanent), `OSError`, `MemoryError` or `RecursionError`."""
     kind = kind_of(path, filename, limits)
     if kind in {Kind.PDF, Kind.PICTURE}:
         return _paged(path, filename, limits, progress)
     data = path.read_bytes()
+    if kind == Kind.HTML:
+        _check_markup(len(data), filename, limits)
+        data = _without_navigation(office.html_text(data, filename)).encode()
+    reading = read_text(kind, data, filename, limits)
+    return replace(reading, sections=[section for section in reading.sections if section.text.strip()])
+
+
+def read_text(kind: Kind, data: bytes, filename: str, limits: Limits) -> Reading:
+    """Return the whole text of a file of a kind other than PDF and picture: a section for each slide, sheet and
+    chapter, perhaps an empty one. Raises as `extract_file`."""
     if kind in MARKUP:
         _check_markup(len(data), filename, limits)
     if kind in DECODED:
@@ -56,7 +63,7 @@ def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading
     """
     data = path.read_bytes()
     _check_markup(len(data), url, limits)
-    html = charset.decode(data, url, declared or _declared(data))
+    html = charset.decode(data, url, declared or office.declared_encoding(data))
     import trafilatura  # noqa: PLC0415  (only pages need it)
 
     text = trafilatura.extract(
@@ -69,7 +76,11 @@ def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading
         with_metadata=False,
     )
     facts = trafilatura.extract_metadata(html, default_url=url)
-    whole = _converted(Kind.HTML, html.encode(), url) if not text or len(text) < _LEAST_SHARE * len(html) else None
+    whole = (
+        _converted(Kind.HTML, _without_navigation(html).encode(), url)
+        if not text or len(text) < _LEAST_SHARE * len(html)
+        else None
+    )
     title = (facts.title if facts and facts.title else "") or (whole.title if whole else "")
     if text:
         return Reading(" ".join(title.split()), [Section(text, source=url)])
@@ -85,54 +96,28 @@ def _check_markup(size: int, name: str, limits: Limits) -> None:
         raise refused(f"{message} MB; split it.", "too_large")
 
 
-def _declared(data: bytes) -> str:
-    """Return the encoding that HTML or XML declares itself; empty if none."""
-    match = _XML_ENCODING.search(data[:1024]) or _META_CHARSET.search(data[:4096])
-    return match[1].decode("ascii") if match else ""
-
-
 def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
-    """Convert an office file, a feed and so on to text with markitdown's converters, which do not use the network.
+    """Convert an office file, a feed and so on to Markdown, a section for each slide, sheet and chapter.
 
     XML that only looks like a feed stays unchanged. Raises `UnitError` (permanent) with code `encrypted` or `corrupt`.
     """
-    import io  # noqa: PLC0415
-
-    from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
-
-    classes: dict[Kind, Any] = {
-        Kind.DOCX: converters.DocxConverter,
-        Kind.PPTX: converters.PptxConverter,
-        Kind.XLSX: converters.XlsxConverter,
-        Kind.XLS: converters.XlsConverter,
-        Kind.EPUB: converters.EpubConverter,
-        Kind.HTML: converters.HtmlConverter,
-        Kind.FEED: converters.RssConverter,
-        Kind.CSV: converters.CsvConverter,
-        Kind.NOTEBOOK: converters.IpynbConverter,
-    }
-    encoding = None
-    if kind in {Kind.HTML, Kind.CSV, Kind.NOTEBOOK}:
-        text = charset.decode(data, filename, _declared(data))
-        data, encoding = (_without_navigation(text) if kind == Kind.HTML else text).encode(), "utf-8"
-    suffix = ".xml" if kind == Kind.FEED else f".{'ipynb' if kind == Kind.NOTEBOOK else kind}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            converted = classes[kind]().convert(io.BytesIO(data), StreamInfo(extension=suffix, charset=encoding))
+            title, texts = office.convert(kind, data, filename)
     except (MemoryError, RecursionError, UnitError):
         raise
     except Exception as error:  # whatever a dozen libraries raise for damaged files
         if kind == Kind.FEED:  # XML that only looks like a feed
-            return Reading("", [Section(charset.decode(data, filename, _declared(data)), plain=True)])
+            return Reading("", [Section(office.html_text(data, filename), plain=True)])
         if any(word in f"{type(error).__name__} {error}".lower() for word in _PASSWORD):
             message = f"{filename} needs a password; save a copy without one and add that."
             raise refused(message, "encrypted") from error
         message = f"{filename} is damaged, or not a {kind} file: {type(error).__name__}; export or download it again."
         raise refused(message, "corrupt") from error
-    text = _without_pictures(converted.markdown.replace("\r\n", "\n").replace("\0", ""))
-    title = " ".join(str(converted.title or "").split())
-    return Reading(title, _slides(text) if kind == Kind.PPTX else [Section(text)])
+    texts = [_without_pictures(text.replace("\0", "")).strip() for text in texts]
+    sections = [Section(text, page=page if kind in PAGED else None) for page, text in enumerate(texts, 1)]
+    return Reading(" ".join(title.split()), sections)
 
 
 def _without_navigation(html: str) -> str:
@@ -228,13 +213,6 @@ def _without_pictures(text: str) -> str:
             parts.append(text[kept:begin])
             kept = searched
     return "".join((*parts, text[kept:]))
-
-
-def _slides(text: str) -> list[Section]:
-    """Return a section for each slide that has text; markitdown marks where slides begin."""
-    parts = _SLIDE.split(text)
-    slides = zip(parts[1::2], parts[2::2], strict=True)
-    return [Section(slide.strip(), page=int(number)) for number, slide in slides if slide.strip()]
 
 
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.reading.sandbox.limits import Task, check_characters
-from pipeline.reading.text import audio_tags, extraction
+from pipeline.reading.text import audio_tags, extraction, units
+from pipeline.reading.text.content_type import kind_of, text_type
 from pipeline.reading.text.sections import Reading
 
 
@@ -26,4 +27,16 @@ def _tags(task: Task) -> dict[str, Any]:
     return audio_tags.tags_of(task.path)
 
 
-TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {"file": _file, "page": _page, "tags": _tags}
+def _units(task: Task) -> dict[str, Any]:
+    """Return the type of a file, None if it is not accepted as a document, and the texts of its pages."""
+    name = task["name"]
+    kind = kind_of(task.path, name, task.limits)
+    accepted = text_type(kind, name)
+    if accepted is None:
+        return {"type": None, "pages": []}
+    reading = extraction.read_text(kind, task.path.read_bytes(), name, task.limits)
+    check_characters(sum(len(section.text) for section in reading.sections), name, task.limits)
+    return {"type": accepted, "pages": [part for section in reading.sections for part in units.parted(section.text)]}
+
+
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {"file": _file, "page": _page, "tags": _tags, "units": _units}

@@ -5,10 +5,11 @@ import stat
 from pathlib import Path
 
 from pipeline.engine.errors import UnitError
+from pipeline.reading.files.filetype import HEAD_BYTES
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Progress, Unwanted, Wanted, check_characters, refused
 from pipeline.reading.text import charset
-from pipeline.reading.text.content_type import DECODED, HEAD_BYTES, Kind, kind_by_head
+from pipeline.reading.text.content_type import DECODED, Kind, kind_by_head
 from pipeline.reading.text.sections import Reading, Section
 
 _DECODED_HERE_BYTES = 1_000_000

@@ -7,10 +7,11 @@ import pytest
 
 from pipeline.engine.errors import ErrorKind
 from pipeline.flows.documents.work import conversion
-from pipeline.flows.documents.work.conversion import MAX_PAGE_CHARS, PageConversion
+from pipeline.flows.documents.work.conversion import PageConversion
 from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.reading.sandbox.limits import MAX_PAGE_CHARS
 
 UNIT: Any = SimpleNamespace(model="m", page=3, page_source=3, document_id="d")
 

@@ -30,14 +30,11 @@ from pipeline.providers.protocols import Answer, PageConverter, PageReader, Page
 from pipeline.providers.traced_call import kept_form, result_of
 from pipeline.providers.vision_pages import TruncatedAnswer
 from pipeline.reading.pdf.pages import Pages
-from pipeline.reading.sandbox.limits import page_limits
+from pipeline.reading.sandbox.limits import MAX_PAGE_CHARS, page_limits
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-MAX_PAGE_CHARS = 1_000_000
-"""Characters of one page. Parsing its text takes many times their memory, here and in the servers."""
-
 _FACTS = ("call_id", "model", "cost", "queue", "latency_ms")
 """The fields that a kept answer stores about its call."""
 

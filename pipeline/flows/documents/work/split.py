@@ -20,10 +20,12 @@ from pipeline.flows.documents.work.conversion import pages_of
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
+from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.reading.files.source import parse_page_range
 from pipeline.reading.files.user_file import write_text
 from pipeline.reading.pdf import inspection
 from pipeline.reading.sandbox.limits import TOO_MUCH, refused
+from pipeline.reading.text import units
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -85,6 +87,8 @@ def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document)
+    if document.type in TEXT_TYPES:
+        return [(number, None) for number in _texts(context, document, watch)]
     info = inspection.inspect(source, document.filename, settings.documents, watch)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
@@ -107,6 +111,18 @@ def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None
                 image = None  # its conversion renders it again, and fails alone if that fails
             images.append((number, image))
     return images
+
+
+def _texts(context: Context, document: Any, watch: _Watch) -> list[int]:
+    """Return the numbers of the pages to convert of a file that holds its text; read it unless its submission stored
+    its texts."""
+    path = files.survey_path(context.settings, document.id)
+    pages = units.pages_in(path.read_text(encoding="utf-8")) if path.exists() else []
+    if not pages:
+        survey = units.read(files.source_path(context.settings, document.id, document.type), watch)
+        write_text(path, survey)
+        pages = units.pages_in(survey)
+    return parse_page_range(document.page_range, len(pages))
 
 
 def _survey(context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch) -> None:

@@ -234,7 +234,7 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
 def _is_accepted(job: Job, wish: given.Wish, *, several: bool) -> bool:
     """Whether a check of the whole file passes, or a password may open it; if not, also for want of a child process,
     end the job with the reason, and of several jobs print it."""
-    from pipeline.reading.pdf.inspection import inspect
+    from pipeline.reading.text.units import inspect
     from pipeline.settings import get_settings
 
     try:

@@ -129,7 +129,7 @@ def test_file_that_cannot_be_opened_is_refused(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(path)
 
-    monkeypatch.setattr(source, "detect_file", refuse)
+    monkeypatch.setattr(source, "read_head", refuse)
     assert refused(path).code == "unreadable"
 
 

@@ -111,7 +111,7 @@ def written(path: Path, data: bytes | str) -> Path:
         ("a.txt", "\ufeffmit Marke".encode(), "mit Marke"),
         ("a.txt", "breit".encode("utf-16"), "breit"),
         ("a.txt", "breit ohne Marke".encode("utf-16-le"), "breit ohne Marke"),
-        ("a.csv", "a;b\n1;2\n".encode("utf-8-sig"), "a;b"),
+        ("a.csv", "ä;b\n1;2\n".encode("utf-8-sig"), "| ä | b |\n| --- | --- |\n| 1 | 2 |"),
         ("a.html", '<meta charset="shift_jis"><p>髙橋'.encode("cp932"), "橋"),
         ("lies.docx", b"<!DOCTYPE html><html><body><h2>Title</h2></body></html>", "## Title"),
         ("speaks.md", b"A PDF begins with %PDF-1.7, says this text.", "says this text"),
@@ -165,10 +165,8 @@ def test_archives_are_measured_before_they_are_unpacked(tmp_path: Path):
         == "too_large"
     )
     assert refusal(packed(tmp_path / "a.zip", {"a.txt": b"text"})).code == "unsupported"
-    assert (
-        refusal(packed(tmp_path / "a.odt", {"mimetype": b"application/vnd.oasis.opendocument.text"})).code
-        == "unsupported"
-    )
+    drawing = {"mimetype": b"application/vnd.oasis.opendocument.graphics"}
+    assert refusal(packed(tmp_path / "a.odg", drawing)).code == "unsupported"
     assert (
         refusal(packed(tmp_path / "bad.docx", {"[Content_Types].xml": b"<x", "word/document.xml": b"<x"})).code
         == "corrupt"
