@@ -14,7 +14,7 @@ from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
-from pipeline.flows.documents import backlog, catalog, page_pictures, queries, service, strip, submission
+from pipeline.flows.documents import backlog, catalog, page_pictures, queries, searchable, service, strip, submission
 from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.catalog import Filter, Key
@@ -262,7 +262,7 @@ layout, docling, page_texts = reads(queries.layout_json), reads(queries.docling_
 archive, manifest = reads(archives.archive), reads(archives.manifest)
 pictures_folder, page_shape = reads(archives.pictures_folder), reads(page_pictures.shape)
 figures, last_hour, pages_by_minute = reads(queries.figures), reads(backlog.last_hour), reads(backlog.pages_by_minute)
-find_page_picture = reads(page_pictures.find)
+find_page_picture, searchable_report = reads(page_pictures.find), reads(searchable.report)
 
 
 @operation(Scope.READ)
@@ -289,6 +289,24 @@ def page_picture(
     False.
     """
     return page_pictures.picture(caller.context, document_id, number, Rendering(dpi, width, encoding), wanted)
+
+
+@operation(Scope.READ)
+def searchable_pdf(
+    caller: Caller,
+    document_id: str,
+    wanted: Callable[[], bool] = lambda: True,
+    progress: Callable[[int, int], object] = lambda _done, _all: None,
+) -> Path:
+    """Return the path of the document's searchable PDF: the submitted pages, with the words of the result as invisible
+    text at their places.
+
+    The first call makes it, which takes seconds for each page that a model read, since its words need places; later
+    calls find it in the cache. Raises `UserError`, `Refused` during too many other calls, and `Unwanted` once `wanted`
+    returns False.
+    """
+    with a_child(caller):
+        return searchable.searchable_pdf(caller.context, document_id, wanted, progress)
 
 
 @operation(Scope.WRITE)

@@ -91,7 +91,7 @@ def picture(
     content = _cached(target)
     if content is None:
         raise UserError(f"page {number} of document {document_id} cannot be shown now", code="no_picture")
-    _room.note(settings, len(content))
+    room.note(settings, len(content))
     return content
 
 
@@ -179,4 +179,4 @@ def make_room(folder: Path, most: int) -> None:
         total -= size
 
 
-_room = _Room()
+room = _Room()

@@ -54,7 +54,8 @@ class Line(NamedTuple):
 
     `spans`: its words, if the source knows their places and styles; OCR does not. `angle`: the text's clockwise turn of
     0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: recognition's confidence in each word of `text`; empty if the
-    text was not recognised.
+    text was not recognised. `places`: the start and the end of each word along the line, in thousandths of its length;
+    empty if unknown.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Line(NamedTuple):
     spans: tuple[Span, ...] = ()
     angle: int = 0
     sure: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
 
     @property
     def box(self) -> Box:

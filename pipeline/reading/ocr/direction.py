@@ -27,11 +27,12 @@ _LEAST = 0.5  # a lower score means a rule or a detail of a picture
 
 class RecognisedText(NamedTuple):
     """A recognised piece of text; its corners in pixels, clockwise from its own top left. `words`: the confidence in
-    each word."""
+    each word; `places`: as in `Line`."""
 
     text: str
     corners: Quad
     words: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -41,6 +42,7 @@ class Piece(NamedTuple):
     corners: Quad
     score: float
     words: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 def read_all(quads: Sequence[Quad], read: Read) -> list[RecognisedText]:
@@ -52,7 +54,7 @@ def read_all(quads: Sequence[Quad], read: Read) -> list[RecognisedText]:
 def legible(pieces: Sequence[Piece]) -> list[RecognisedText]:
     """Return the texts with a sufficient score; drop the others."""
     return [
-        RecognisedText(piece.text, piece.corners, piece.words)
+        RecognisedText(piece.text, piece.corners, piece.words, piece.places)
         for piece in pieces
         if piece.score >= _LEAST and piece.text.strip()
     ]
@@ -84,7 +86,7 @@ def read_pieces(quads: Sequence[Quad], read: Read) -> list[Piece]:
     best |= _sideways_turns(pieces, sorted(sideways), turn)
     texts = {index: pieces.text(index, angle) for index, angle in best.items()}
     return [
-        Piece(text.text, turned(quads[index], best[index]), text.score, text.words)
+        Piece(text.text, turned(quads[index], best[index]), text.score, text.words, text.places)
         for index, text in sorted(texts.items())
     ]
 

@@ -26,11 +26,13 @@ _FILTER = Image.Resampling.LANCZOS
 
 
 class Text(NamedTuple):
-    """The text of a piece of a picture, and the confidence in it and in each of its words (0 to 1)."""
+    """The text of a piece of a picture, and the confidence in it and in each of its words (0 to 1). `places`: as in
+    `Line`."""
 
     text: str
     score: float
     words: tuple[float, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 class Engine:
@@ -98,7 +100,16 @@ class LocatedText:
         self._engine.return_word_box = True  # for the confidence in each character
         recognised = self._engine.recognize_txt(pieces)
         return [
-            Text(str(text), float(score), _of_words(str(text), float(score), getattr(info, "confs", ())))
+            Text(
+                str(text),
+                float(score),
+                _of_words(str(text), float(score), getattr(info, "confs", ())),
+                _places(
+                    str(text),
+                    [column for word in getattr(info, "word_cols", ()) for column in word],
+                    float(getattr(info, "line_txt_len", 0)),
+                ),
+            )
             for text, score, info in zip(recognised.txts, recognised.scores, recognised.word_results, strict=True)
         ]
 
@@ -108,6 +119,26 @@ def _of_words(text: str, score: float, characters: Sequence[float]) -> tuple[flo
     if len(characters) != len(text):
         return (score,) * len(text.split())
     return tuple(round(min(characters[word.start() : word.end()]), 3) for word in re.finditer(r"\S+", text))
+
+
+def _places(text: str, columns: Sequence[int], length: float) -> tuple[int, ...]:
+    """Return the start and the end of each word in thousandths of the text's length; empty if unknown. `columns`: where
+    the engine saw each character that is not a space, in the unit of `length`."""
+    words = text.split()
+    if length <= 0 or len(columns) != sum(map(len, words)) or not words:
+        return ()
+    # A character's column is somewhere inside it: half a character of the word's usual width belongs to each side.
+    edges: list[float] = []
+    at = 0
+    for word in words:
+        first, last = columns[at], columns[at + len(word) - 1]
+        half = (last - first) / (len(word) - 1) / 2 if len(word) > 1 else 1.0
+        before = (columns[at - 1] + first) / 2 if at else 0.0
+        edges += [max(before, first - half), last + half + 0.5]
+        at += len(word)
+    for end in range(1, len(edges) - 1, 2):  # words do not overlap
+        edges[end] = min(edges[end], edges[end + 1])
+    return tuple(min(1000, max(0, round(edge / length * 1000))) for edge in edges)
 
 
 def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:

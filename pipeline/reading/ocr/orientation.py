@@ -51,11 +51,15 @@ def as_line(piece: RecognisedText) -> Line:
         across = abs((ax + bx) - (cx + dx)) / 2
         middle = sum(xs) / 4
         left, right = middle - across / 2, middle + across / 2
-        return Line(piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle, piece.words)
+        return Line(
+            piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle, piece.words, piece.places
+        )
     height = abs((dy + cy) - (ay + by)) / 2 or max(ys) - min(ys)
     middle = sum(ys) / 4
     top, bottom = middle - height / 2, middle + height / 2
-    return Line(piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle, piece.words)
+    return Line(
+        piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle, piece.words, piece.places
+    )
 
 
 def scaled(line: Line, factor: float) -> Line:

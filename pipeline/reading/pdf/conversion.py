@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from PIL import Image
 
@@ -19,7 +19,7 @@ from pipeline.reading.layout import certainty, legibility
 from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.doubt import wants_regions
-from pipeline.reading.layout.model import Picture, Rule
+from pipeline.reading.layout.model import Picture, Rule, area, holds
 from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
@@ -183,9 +183,10 @@ class _PdfSource:
         content = self._with_regions(content, layer, views, number)
         blocks_of = layout.convert if layer.usable else orientation.blocks
         blocks = blocks_of(content, self._profile, keep_furniture=self._options.keep_headers)
+        facts = _recognised(blocks, read, content.height, whole=not layer.usable)
         if picture_folder is not None:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
-        return _converted(content, blocks, number, "pt", read)
+        return _converted(content, blocks, number, "pt", read, facts)
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         with self._document.page(number) as page:
@@ -239,7 +240,8 @@ class _PdfSource:
         if characters > _POOR * layer.quality * layer.characters:
             rules = tuple(rule for reading in readings for rule in reading.rules)
             engines = tuple(dict.fromkeys(name for reading in readings for name in reading.engines))
-            return recognition.Reading(recognised, confidence, rules=rules, engines=engines)
+            lean = readings[0].lean if readings else 0.0
+            return recognition.Reading(recognised, confidence, lean, engines, rules)
         return recognition.Reading(layer.lines, layer.quality if layer.characters else confidence)
 
     def _read(self, view: _View, second: Path | None) -> recognition.Reading:
@@ -298,7 +300,7 @@ class _PictureSource:
         if read.lines and _needs_model(content, None, self._options, recognised=True):
             content = _with_seen_regions(content, lambda: picture, self._options)
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
-        return _converted(content, blocks, number, "px", read)
+        return _converted(content, blocks, number, "px", read, _recognised(blocks, read, content.height, whole=True))
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # a picture has no dots per inch
         return images.save_page(images.load_picture(self._path, number, max_pixels), folder, number)
@@ -326,13 +328,36 @@ def _with_seen_regions(content: PageContent, picture: Callable[[], Image.Image],
         return content
 
 
+def _recognised(blocks: Sequence[Block], read: recognition.Reading, height: float, *, whole: bool) -> dict[str, Any]:
+    """Return the recognised lines for the layout, in the order of the blocks that hold them; lines outside of blocks,
+    such as headers, come first or last. `whole`: all text of the page was recognised, not only that of pictures."""
+    lines = [line for line in read.lines if line.sure]
+    if not lines and (read.lines or not whole):
+        return {}  # the text layer says it all
+
+    def key(line: Line) -> tuple[int, float]:
+        around_it = [(area(block.box), place) for place, block in enumerate(blocks) if holds(block.box, line)]
+        outside = len(blocks) if line.top > height / 2 else -1
+        onwards = {90: -line.left, 180: -line.top, 270: line.left}.get(line.angle, 0.0)
+        return min(around_it)[1] if around_it else outside, onwards
+
+    return {
+        "lines": [
+            [line.text, *(round(side, 1) for side in line.box), line.angle, line.places]
+            for line in sorted(lines, key=key)
+        ],
+        **({"lean": round(read.lean, 2)} if whole and read.lean else {}),
+    }
+
+
 def _converted(
-    content: PageContent, blocks: list[Block], page: int, unit: str, read: recognition.Reading
+    content: PageContent, blocks: list[Block], page: int, unit: str, read: recognition.Reading, facts: dict[str, Any]
 ) -> ConvertedPage:
     confidence = read.confidence
     uncertain = certainty.uncertain_share(blocks)
     garbled = legibility.illegible(blocks, read.lines)
     facts = {
+        **facts,
         "width": round(content.width, 1),
         "height": round(content.height, 1),
         "unit": unit,

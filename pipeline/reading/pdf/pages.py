@@ -47,7 +47,9 @@ class ConvertedPage(NamedTuple):
     """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
 
     A page with recognised text also has `confidence`, 0 to 1, and `uncertain`, the share of its text that may be wrong.
-    `garbled`: the first words that make no sense."""
+    `garbled`: the first words that make no sense. `lines`: the recognised lines, each as text, the four sides of its
+    box, angle and `places` as in `Line`, in reading order; missing if a text layer has all of the text. `lean`: the
+    degrees by which the picture leans clockwise; the lines are placed as if it did not."""
 
     text: str
     layout: dict[str, Any]

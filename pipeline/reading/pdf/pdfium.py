@@ -105,6 +105,11 @@ class Page:
         return self._rotation
 
     @property
+    def bounds(self) -> Box:
+        """The displayed area in PDFium's coordinates: left, bottom, right, top."""
+        return self._bounds
+
+    @property
     def corner(self) -> tuple[float, float] | None:
         """The top left corner of the displayed area in PDFium's coordinates; None for a rotated page."""
         return (self._bounds[0], self._bounds[3]) if self._rotation == 0 else None

@@ -1,5 +1,6 @@
 """Tasks of child processes on documents, by name."""
 
+import json
 import resource
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -9,13 +10,14 @@ from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.ocr import images
-from pipeline.reading.pdf import conversion, pdfium, survey
+from pipeline.reading.pdf import conversion, pdfium, searchable, survey
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
 from pipeline.reading.sandbox.limits import Task, check_characters, refused
 
 _MAX_DPI = 400
 _MAX_WEBP = 16_383
 """The longest side of a WebP picture."""
+_MOST_ADDED_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,18 @@ def _survey(task: Task) -> dict[str, Any]:
     return {"survey": conversion.survey(task.path, pages, options, lambda: task.progress(0.0))}
 
 
+def _searchable(task: Task) -> dict[str, Any]:
+    source = task.path
+    # The result is as large as its source, which may exceed what other tasks may write.
+    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (source.stat().st_size + _MOST_ADDED_BYTES, most))
+    try:
+        texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
+        return searchable.write(source, Path(task["target"]), texts, task.progress)._asdict()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+
+
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
     "convert": _convert,
     "decrypt": _decrypt,
@@ -122,5 +136,6 @@ TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
     "open": _open,
     "picture": _picture,
     "render": _render,
+    "searchable": _searchable,
     "survey": _survey,
 }

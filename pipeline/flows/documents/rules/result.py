@@ -66,7 +66,7 @@ def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Lay
         if not has_text(page["status"], page["content"]):
             entry |= {"width": None, "height": None, "blocks": [], "error": page["error"]}
         elif page["page"] in layouts:
-            entry |= layouts[page["page"]]
+            entry |= {name: fact for name, fact in layouts[page["page"]].items() if name not in {"lines", "lean"}}
         else:
             text = {"type": "markdown", "text": page["content"], "bbox": None}
             entry |= {"width": None, "height": None, "blocks": [text]}
