@@ -1,6 +1,6 @@
 """A document's searchable PDF: the submitted file with the words of its result as invisible text, made on request.
 
-It shares the cache and the allowed size of the pictures of pages. Rules: docs/sources/documents.md#searchable-pdf.
+It shares the cache and the allowed size of the pictures of pages.
 """
 
 import hashlib

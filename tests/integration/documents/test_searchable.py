@@ -7,7 +7,6 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries, searchable
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
-from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
 from tests.support.documents import Worker, insert_document, set_row, write_output
@@ -88,4 +87,3 @@ def test_there_is_none_without_the_file_a_result_or_pages(context: Context) -> N
     set_row(context, document_id, type="pdf", merged_path=None)
     with pytest.raises(UserError):
         searchable.searchable_pdf(context, document_id)
-    assert LocalConverter.name == "local"

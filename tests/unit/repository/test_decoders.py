@@ -35,6 +35,7 @@ CHILDREN = {
         "ocr/tasks",
         "pdf/conversion",
         "pdf/pdfium",
+        "pdf/searchable",
         "pdf/survey",
         "pdf/tasks",
         "text/audio_tags",

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image, ImageChops
 
 from pipeline.engine.errors import UnitError
+from pipeline.reading.ocr import images
 from pipeline.reading.pdf import conversion, placement, searchable
 from pipeline.reading.pdf.invisible_text import Codes, TextLine
 from pipeline.reading.pdf.pages import Options
@@ -127,7 +128,7 @@ def test_a_scan_becomes_pdfa_and_other_files_do_not_claim_it(tmp_path: Path) -> 
     def claim(source: Path) -> tuple[str, str, str | None]:
         path, report = made(source, PageText(1, 595, 842, LINES))
         with pikepdf.open(path) as pdf, pdf.open_metadata() as metadata:
-            return report.pdfa, metadata.pdfa_status, pdf.Root.get("/OutputIntents") and "intent"
+            return report.pdfa, metadata.pdfa_status, "intent" if "/OutputIntents" in pdf.Root else None
 
     scan = scanned_pdf(tmp_path / "scan.pdf", ["x"])
     assert claim(scan) == ("2b", "2B", "intent")
@@ -161,7 +162,7 @@ def test_a_picture_becomes_a_page_that_looks_the_same(tmp_path: Path, kind: str,
     with pypdfium2.PdfDocument(path) as document:
         size = document[0].get_size()
         shown = document[0].render(scale=2).to_pil().convert("L")
-    expected = conversion.images.load_picture(source, 1, 89_000_000).convert("L")
+    expected = images.load_picture(source, 1, 89_000_000).convert("L")
     if kind != "WEBP":  # which names no resolution
         assert size == pytest.approx((250, 450) if kind == "JPEG" else (450, 250), abs=0.1)
     assert (
