@@ -2,8 +2,8 @@
 
 import json
 import resource
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,21 @@ def _decrypt(task: Task) -> dict[str, Any]:
     """Write a copy of a PDF without its password to `target`; write nothing if it opens without one."""
     with suppress(UnitError), pdfium.open_document(task.path):
         return {"needed": False}
+    with _large_file(task["max_bytes"]), pdfium.open_document(task.path, task["password"]) as document:
+        document.save_decrypted(Path(task["target"]))
+    return {"needed": True}
+
+
+@contextmanager
+def _large_file(max_bytes: int) -> Iterator[None]:
+    """Allow a file larger than those that other tasks write, of at most `max_bytes`, during the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # The copy may be larger than the files that other tasks write.
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (task["max_bytes"], before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
     try:
-        with pdfium.open_document(task.path, task["password"]) as document:
-            document.save_decrypted(Path(task["target"]))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    return {"needed": True}
 
 
 def _render(task: Task) -> dict[str, Any]:
@@ -118,15 +123,9 @@ def _survey(task: Task) -> dict[str, Any]:
 
 
 def _searchable(task: Task) -> dict[str, Any]:
-    source = task.path
-    # The result is as large as its source, which may exceed what other tasks may write.
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (source.stat().st_size + _MOST_ADDED_BYTES, most))
-    try:
-        texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
-        return searchable.write(source, Path(task["target"]), texts, task.progress)._asdict()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
+    with _large_file(task.path.stat().st_size + _MOST_ADDED_BYTES):
+        return searchable.write(task.path, Path(task["target"]), texts, task.progress)._asdict()
 
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
