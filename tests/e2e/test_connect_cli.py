@@ -113,7 +113,7 @@ def test_wrong_usage_is_told_without_a_request(cli: Cli, paperless: PaperlessSer
     with_token = cli.using(PENSTOCK_PAPERLESS_TOKEN=TOKEN)
     for arguments, words in (
         (("paperless.lan",), "Name it like https://paperless.example.org"),
-        ((paperless.url, "--write", "tags"), "--write takes text and title"),
+        ((paperless.url, "--write", "tags"), "--write takes text, title, pdf"),
         ((paperless.url, "--done-tag", "Penstock"), "must be different tags"),
         ((paperless.url, "--every", "5s", "--once"), "choose one"),
         ((paperless.url, "--provider", "nobody"), "nobody"),

@@ -67,6 +67,8 @@ class PaperlessServer:
         self.faults: dict[str, Fault] = {}
         """By the beginning of `METHOD /path`."""
         self.consumes = True
+        self.refuses = ""
+        """Why it does not consume uploaded files."""
         self._last_id = 10
         self._lock = threading.Lock()
         app = Starlette(
@@ -249,18 +251,22 @@ class PaperlessServer:
         return Response(stored.files[version][0], media_type="application/pdf", headers=name)
 
     async def _post(self, request: Request) -> Response:
-        form = await request.form()
-        file = form["document"]
-        assert not isinstance(file, str)
-        fields = {name: form.getlist(name) for name in form if name != "document"}
+        async with request.form() as form:
+            file = form["document"]
+            assert not isinstance(file, str)
+            data, filename = await file.read(), str(file.filename)
+            fields = {name: form.getlist(name) for name in form if name != "document"}
         task = f"task-{len(self.uploads) + 1}"
-        upload = Consumption(task, str(file.filename), await file.read(), request.path_params.get("id"), fields)
+        upload = Consumption(task, filename, data, request.path_params.get("id"), fields)
         self.uploads.append(upload)
         return JSONResponse(task)
 
     def _consume(self) -> None:
         for upload in self.uploads:
             if upload.status != "pending" or not self.consumes:
+                continue
+            if self.refuses:
+                upload.status, upload.result = "failure", self.refuses
                 continue
             number = self._next_id()
             twin = next(

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,9 @@ class Flow:
         self.pages: dict[bytes, list[str]] = {}
         self.status = "COMPLETED"
         self.before: Callable[[], object] = lambda: None
+        self.pdfs: Iterator[bytes] = (b"searchable %d" % number for number in count())
+        """The next searchable PDFs; an empty one stands for the document's file."""
+        self.folder = Path()
         self._known: dict[str, bytes] = {}
 
     def submit_upload(self, copy: Path, filename: str, _: Options) -> Any:
@@ -48,6 +52,12 @@ class Flow:
             for each in ids
             if each in self._known
         ]
+
+    def searchable_pdf(self, document_id: str, progress: Callable[[int, int], object]) -> Path:
+        progress(1, 1)
+        path = self.folder / "searchable.pdf"
+        path.write_bytes(next(self.pdfs) or self._known[document_id])
+        return path
 
     def page_texts(self, document_id: str) -> list[tuple[int, str]]:
         return list(enumerate(self.pages.get(self._known[document_id], [PAGE]), 1))
@@ -77,8 +87,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[PaperlessServer]:
 @pytest.fixture
 def flow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Flow:
     flow = Flow()
+    flow.folder = tmp_path
     monkeypatch.setattr(runs, "documents", flow)
     monkeypatch.setattr(runs, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(runs, "ASK_EVERY_S", 0.0)
     monkeypatch.setattr(runs, "get_context", lambda: SimpleNamespace(settings=SimpleNamespace(upload_dir=tmp_path)))
     monkeypatch.setattr("pipeline.flows.documents.submission.check", lambda *_: None)
     return flow
@@ -269,3 +281,141 @@ def test_records_of_documents_that_lost_their_tag_are_removed(records: Records) 
         records.save(Record(number, "a", "b", "c", failed=failed))
     records.keep_only({1})
     assert [records.load(number) is not None for number in (1, 2, 3)] == [True, False, True]
+
+
+def copies(server: PaperlessServer, data: bytes) -> int:
+    """Return how often paperless has a file, as a version or as a document."""
+    return sum(data == each for stored in server.documents.values() for each, _ in stored.files.values())
+
+
+def test_a_searchable_pdf_becomes_a_version_or_a_document(
+    server: PaperlessServer, records: Records, over: Callable[..., Run]
+) -> None:
+    stored = server.add(b"a", "penstock", "inbox", filename="../a b.pdf")
+    assert over(Part.TEXT, Part.TITLE, Part.PDF).outcomes == {"written": 1}
+    assert copies(server, b"searchable 0") == len(server.uploads) == 1
+    assert server.uploads[0].filename.startswith("a b.penstock-")
+    assert (stored.title, stored.content) == ("Invoice 12", PLAIN), "our text replaces what paperless read in our PDF"
+    assert server.names(stored) == {"inbox", "penstock-done"}
+    if server.release < 3:
+        (made,) = [each for each in server.documents.values() if each is not stored]
+        assert (made.title, server.names(made)) == ("Invoice 12", {"inbox", "penstock-done"})
+    else:
+        assert [label for _, label in stored.files.values()] == [None, "Penstock"]
+    assert records.load(stored.id) is None
+    assert not records.pdf(stored.id).exists()
+
+
+@pytest.mark.parametrize("consumes", [True, False], ids=["consumed", "still waiting"])
+@pytest.mark.parametrize("moment", ["before the answer", "after the answer", "before the tag moves"])
+def test_a_kill_at_any_moment_uploads_once(
+    server: PaperlessServer, over: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, moment: str, consumes: bool
+) -> None:
+    stored = server.add(b"a", "penstock")
+    server.consumes = consumes or moment == "before the tag moves"
+    upload, save = Paperless.upload, Records.save
+
+    def killed_upload(*arguments: Any) -> str:
+        upload(*arguments)
+        raise KeyboardInterrupt
+
+    def killed_save(self: Records, record: Record) -> None:
+        save(self, record)
+        if record.task:
+            raise KeyboardInterrupt
+
+    def killed_change(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if moment == "before the answer":
+            patch.setattr(Paperless, "upload", killed_upload)
+        elif moment == "after the answer":
+            patch.setattr(Records, "save", killed_save)
+        else:
+            patch.setattr(Paperless, "change", killed_change)
+        with pytest.raises(KeyboardInterrupt):
+            over(Part.TEXT, Part.PDF)
+    server.consumes = True
+    assert over(Part.TEXT, Part.PDF).outcomes == {"written": 1}
+    assert len(server.uploads) == 1
+    assert stored.content == PLAIN
+    assert server.names(stored) == {"penstock-done"}
+
+
+def test_an_upload_whose_answer_is_lost_is_not_repeated(
+    server: PaperlessServer, over: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(b"a", "penstock")
+    upload = Paperless.upload
+
+    def lost(*arguments: Any) -> str:
+        upload(*arguments)
+        raise PaperlessError("it did not answer", code="timeout")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Paperless, "upload", lost)
+        assert over(Part.PDF).outcomes == {"left": 1}
+    assert over(Part.PDF).outcomes == {"written": 1}
+    assert len(server.uploads) == 1
+
+
+def test_an_upload_that_never_arrived_is_repeated(
+    server: PaperlessServer, records: Records, over: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = server.add(b"a", "penstock")
+    with server.fault("POST /api/documents/", lambda _: Response(status_code=502)):
+        assert over(Part.PDF).outcomes == {"left": 1}
+    monkeypatch.setattr(runs, "UNSURE_S", 0.0)
+    assert over(Part.PDF).outcomes == {"written": 1}
+    assert copies(server, b"searchable 0") == 1
+    assert records.load(stored.id) is None
+
+
+def test_a_refused_pdf_fails_the_document_with_the_reason_of_paperless(
+    server: PaperlessServer, over: Callable[..., Run]
+) -> None:
+    stored = server.add(b"a", "penstock")
+    server.refuses = "It is too old."
+    run = over(Part.TEXT, Part.PDF)
+    assert run.outcomes == {"failed": 1}
+    assert "paperless refused the searchable PDF: It is too old." in notes(run)
+    assert stored.content == "old text"
+
+
+def test_a_pdf_that_paperless_does_not_consume_is_left(
+    server: PaperlessServer, over: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(b"a", "penstock")
+    server.consumes = False
+    monkeypatch.setattr(runs, "PATIENCE_S", 0.1)
+    run = over(Part.PDF)
+    assert run.outcomes == {"left": 1}
+    assert "has not consumed the searchable PDF yet" in notes(run)
+    server.consumes = True
+    assert over(Part.PDF).outcomes == {"written": 1}
+    assert len(server.uploads) == 1
+
+
+def test_a_file_that_needs_no_text_layer_is_not_uploaded(
+    server: PaperlessServer, flow: Flow, over: Callable[..., Run]
+) -> None:
+    stored = server.add(b"a", "penstock")
+    flow.pdfs = iter([b""])
+    assert over(Part.PDF).outcomes == {"written": 1}
+    assert not server.uploads
+    assert server.names(stored) == {"penstock-done"}
+
+
+def test_an_uploaded_pdf_that_a_workflow_tags_is_not_uploaded_again(
+    server: PaperlessServer, flow: Flow, over: Callable[..., Run]
+) -> None:
+    stored = server.add(b"a", "penstock")
+    over(Part.TEXT, Part.PDF)
+    for each in server.documents.values():
+        each.tags = [server.tags["penstock"]]
+    flow.pdfs = iter([b"searchable 0"] * 2)
+    assert over(Part.TEXT, Part.PDF).outcomes == {"written": len(server.documents)}
+    assert len(server.uploads) == 1
+    assert [data for _, data in flow.submitted].count(b"a") == 2, "the original is converted again, not our version"
+    assert stored.content == PLAIN

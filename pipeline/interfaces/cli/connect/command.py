@@ -1,4 +1,4 @@
-"""`penstock connect paperless`: takes documents by tag from a paperless-ngx, and writes their text or title back."""
+"""`penstock connect paperless`: takes documents by tag from a paperless-ngx, and writes the results back."""
 
 import hashlib
 import os
@@ -34,7 +34,9 @@ def paperless(
     address: Annotated[str, typer.Argument(metavar="URL", help="The address at which the browser shows paperless.")],
     tag: Annotated[str, typer.Option(help="Take the documents with this tag.")] = "penstock",
     done_tag: Annotated[str, typer.Option(help="The tag that replaces it on success. Empty: none.")] = "penstock-done",
-    write: Annotated[str, typer.Option(metavar="PARTS", help="text, title, or both with a comma.")] = "text",
+    write: Annotated[
+        str, typer.Option(metavar="PARTS", help="text, title or pdf (searchable), several with commas.")
+    ] = "text",
     provider: given.Provider = "",
     model: given.Model = "",
     every: Annotated[str, typer.Option(metavar="TIME", help="Look again after this time, such as 60s.")] = "",
@@ -45,7 +47,7 @@ def paperless(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the documents with the tag.")] = False,
 ) -> None:
-    """Convert the documents of a paperless-ngx that have a tag, and write text or title back.
+    """Convert the documents of a paperless-ngx that have a tag, and write text, title or a searchable PDF back.
 
     [bold]penstock connect paperless https://paperless.lan[/bold]
     [bold]penstock connect paperless https://paperless.lan --write text,title --provider ollama --every 60s[/bold]
@@ -53,6 +55,9 @@ def paperless(
     One request replaces a document's text, title and tag, so each is written back once; start the command again after
     Ctrl-C or a crash, and it continues. A document that fails gets the tag penstock-failed. A text that a user edits in
     the meantime stays.
+
+    With [bold]--write pdf[/bold] paperless gets the original with a text layer, as the document's next version (before
+    paperless 3: as a document of its own).
 
     The API token comes from PENSTOCK_PAPERLESS_TOKEN, from --token-file or from the terminal. The address may be
     private. The command follows no redirects, so no other host receives the token.
@@ -75,7 +80,7 @@ def paperless(
     try:
         parts = frozenset(Part(part.strip()) for part in write.split(","))
     except ValueError:
-        raise UserError(f"--write takes {' and '.join(Part)}, several with commas", code="usage") from None
+        raise UserError(f"--write takes {', '.join(Part)}, several with commas", code="usage") from None
     options = given.Wish(Options(provider=provider, model=model)).options
     server = Paperless(address, _token(token_file), settings.documents.max_upload_mb * 1_000_000)
     if dry_run:

@@ -55,6 +55,16 @@ class Records:
     def save(self, record: Record) -> None:
         write_text(self._path(record.id), json.dumps(asdict(record), indent=2) + "\n")
 
+    def keep_pdf(self, record: Record, pdf: bytes) -> None:
+        """Store the searchable PDF and its checksums, before any upload."""
+        path = self.pdf(record.id)
+        temporary = path.with_suffix(".part")
+        temporary.write_bytes(pdf)
+        temporary.replace(path)
+        record.pdf_sha256 = hashlib.sha256(pdf).hexdigest()
+        record.pdf_md5 = hashlib.md5(pdf, usedforsecurity=False).hexdigest()
+        self.save(record)
+
     def remove(self, document_id: int) -> None:
         """Remove the record, if any, and its PDF."""
         self._path(document_id).unlink(missing_ok=True)

@@ -1,15 +1,18 @@
 """Decisions about one document of paperless: values in, values out."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pipeline.interfaces.cli.connect.record import Record, digest
+from pipeline.reading.files.source import safe_stem
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.connect.client import PaperlessDocument
 
+_UPLOAD = re.compile(r"\.penstock-[0-9a-f]{8}\.pdf")
 MAX_TITLE = 128
 """Characters of a title in paperless."""
 
@@ -19,6 +22,7 @@ class Part(StrEnum):
 
     TEXT = "text"
     TITLE = "title"
+    PDF = "pdf"
 
 
 class Verdict(StrEnum):
@@ -70,6 +74,17 @@ def changes(
     if title and current.title == record.title:
         values["title"] = title
     return values
+
+
+def upload_name(name: str, sha256: str) -> str:
+    """Return the file name of a searchable PDF, by which its task is found and `is_upload` knows it."""
+    return f"{safe_stem(name)}.penstock-{sha256[:8]}.pdf"
+
+
+def is_upload(name: str) -> bool:
+    """Whether the connector uploaded this file. A workflow of paperless may give it the tag: it needs no second text
+    layer."""
+    return bool(_UPLOAD.search(name[-22:]))
 
 
 def shortened(heading: str) -> str:

@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.nouns import count
 from pipeline.flows.documents import submission
 from pipeline.interfaces.cli.connect.client import Paperless, PaperlessDocument, PaperlessError
-from pipeline.interfaces.cli.connect.record import Record, Records
-from pipeline.interfaces.cli.connect.rules import Part, Tags, Verdict, changes, judge, shortened
+from pipeline.interfaces.cli.connect.record import Record, Records, digest
+from pipeline.interfaces.cli.connect.rules import Part, Tags, Verdict, changes, is_upload, judge, shortened, upload_name
 from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.output import one_line, state
 from pipeline.interfaces.cli.progress import Bar, Progress
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 WINDOW = 16
 """Documents of paperless under way at once."""
 LOOK_EVERY_S = 0.5
+ASK_EVERY_S = 2.0
+"""Seconds between questions about an upload."""
+UNSURE_S = 60.0
+"""Seconds after which an upload without an answer is repeated if paperless does not list its task."""
+PATIENCE_S = 900.0
+"""Seconds after which an upload that paperless has not consumed is left to the next run."""
 MOST_TITLE_PAGES = 3
 _OURS = NO_READER | {"disk_full", "permission", "io_error", "busy"}
 """Codes of errors for which this machine is to blame, not the file."""
@@ -59,6 +65,8 @@ class Taken:
     row: PaperlessDocument
     record: Record
     document: "Document | None" = None
+    asked_at: float = float("-inf")
+    """The time of the latest question about its upload (monotonic)."""
 
 
 @dataclass
@@ -133,11 +141,8 @@ class Run:
         copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self.paperless.download(current, copy)
-            record.document = documents.submit_upload(copy, current.name, self.options).id
-        except UserError as error:
-            if isinstance(error, PaperlessError) or error.code in _OURS:
-                raise
-            raise Failed(str(error)) from None
+            with _blaming_document():
+                record.document = documents.submit_upload(copy, current.name, self.options).id
         finally:
             copy.unlink(missing_ok=True)
         self.records.save(record)
@@ -160,11 +165,18 @@ class Run:
 
     def _write_back(self, taken: Taken, document: "Document") -> None:
         record, row = taken.record, taken.row
+        if record.sent_at and time.monotonic() - taken.asked_at < ASK_EVERY_S:
+            return
+        taken.asked_at = time.monotonic()
         texts = [text for _, text in documents.page_texts(document.id)]
         text = "\n\n".join(map(plain_text, texts)).strip() if Part.TEXT in self.parts else None
         if text == "":
             raise Failed("no text was found in it, so its text in paperless stays")
         current = self.paperless.document(row.id)
+        if current and record.sent_at and not record.consumed and current.has_version(record.pdf_sha256):
+            # Paperless has replaced the text by the one that it read in our version.
+            record.content, record.consumed = digest(current.content), True
+            self.records.save(record)
         match judge(record, current, self.tags.waiting, text):
             case Verdict.RETAKE:
                 del self._open[row.id]
@@ -173,12 +185,46 @@ class Run:
                 raise Failed("its text was edited in paperless during the conversion, and stays")
             case Verdict.WRITE if current is not None:
                 title = _title(texts) if Part.TITLE in self.parts else None
+                if Part.PDF in self.parts and not self._has_pdf(taken, replace(current, title=title or current.title)):
+                    return
                 self.paperless.change(row.id, changes(record, current, self.tags, text, title))
                 self.records.remove(row.id)
                 self._end(row, Outcome.WRITTEN, document=document)
             case _:
                 self.records.remove(row.id)
                 self._end(row, Outcome.DROPPED, "it is gone, or lost its tag")
+
+    def _has_pdf(self, taken: Taken, current: PaperlessDocument) -> bool:
+        """Whether paperless has consumed the searchable PDF. Uploads it once: after a kill or a lost answer, the next
+        look finds its checksum in paperless, or the task that consumes it."""
+        record = taken.record
+        if not record.pdf_sha256:
+            with _blaming_document():
+                pdf = documents.searchable_pdf(record.document, progress=partial(self._show_pages, taken.row))
+            self.records.keep_pdf(record, pdf.read_bytes())
+        if current.versions is None:
+            if is_upload(current.name) or self.paperless.has_file(record.pdf_md5):
+                return True
+        elif current.has_version(record.pdf_sha256):
+            return True
+        name = upload_name(current.name, record.pdf_sha256)
+        if record.sent_at and not record.task:
+            record.task = self.paperless.task_of(name)
+        task = self.paperless.task(record.task) if record.task else None
+        if task is not None and task.is_over:
+            if task.error:
+                raise Failed(f"paperless refused the searchable PDF: {task.error}")
+            return True
+        waited_s = time.time() - record.sent_at
+        if not record.task and waited_s > UNSURE_S:
+            record.sent_at = time.time()
+            self.records.save(record)
+            tags = self.tags.after(current.tags)
+            record.task = self.paperless.upload(self.records.pdf(record.id), name, current, tags)
+            self.records.save(record)
+        elif waited_s > PATIENCE_S:
+            self._end(taken.row, Outcome.LEFT, "paperless has not consumed the searchable PDF yet")
+        return False
 
     def _fail(self, row: PaperlessDocument, why: str) -> None:
         """Replace the document's tag by that of failures, so that the next run does not take it again."""
@@ -199,6 +245,11 @@ class Run:
         reason = f": {one_line(why)}" if why else ""
         self.progress.note(f"#{row.id} {one_line(row.name)}: [{colour}]{outcome}[/{colour}]{pages}{reason}")
 
+    def _show_pages(self, row: PaperlessDocument, done: int, pages: int) -> None:
+        """Show how much of a searchable PDF is made."""
+        figures = f"{done:,}/{count(pages, 'page')}"
+        self.progress.show(str(row.id), Bar(f"#{row.id} {row.name}", done, pages, figures, "PDF"))
+
     def _show(self, waiting: int) -> None:
         moving = [taken.document for taken in self._open.values() if taken.document]
         for taken in self._open.values():
@@ -218,6 +269,17 @@ class Run:
             total = ended + waiting + len(self._open)
             self.progress.show("", Bar("all documents", ended, total, f"{ended:,}/{count(total, 'document')}"))
         self.progress.keep(lambda: reasons(closed({document.provider for document in moving})))
+
+
+@contextmanager
+def _blaming_document() -> Iterator[None]:
+    """Turn errors of this block that are the document's into `Failed`."""
+    try:
+        yield
+    except UserError as error:
+        if error.code in _OURS:
+            raise
+        raise Failed(str(error)) from None
 
 
 def _title(texts: Sequence[str]) -> str | None:
