@@ -5,12 +5,13 @@ import signal
 from collections.abc import Iterator
 from uuid import uuid4
 
+import pypdfium2
 import pytest
 
 from tests.support.cli import Cli
 from tests.support.paperless_server import TOKEN, PaperlessServer, Stored
 from tests.support.provider_server import ProviderServer
-from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
+from tests.support.samples import Sheet, pdf_bytes, scanned_pdf, shown, shown_lines
 from tests.support.waiting import wait_until
 
 COMMAND = ("connect", "paperless")
@@ -124,3 +125,16 @@ def test_wrong_usage_is_told_without_a_request(cli: Cli, paperless: PaperlessSer
     refused = cli.run(*COMMAND, paperless.url)
     assert (refused.code, "a token is needed" in refused.err) == (2, True)
     assert not paperless.requests
+
+
+def test_a_scan_comes_back_as_a_searchable_version(cli: Cli, paperless: PaperlessServer) -> None:
+    scan = scanned_pdf(cli.cwd / "scan.pdf", [f"Number {uuid4().hex[:6]}", "A letter from the scanner"]).read_bytes()
+    stored = paperless.add(scan, "penstock")
+    done = cli.using(PENSTOCK_PAPERLESS_TOKEN=TOKEN).run(*COMMAND, paperless.url, "--write", "text,pdf")
+    assert done.code == 0, done.err
+    assert paperless.names(stored) == {"penstock-done"}
+    assert "letter from the scanner" in stored.content
+    (original, _), (version, label) = (stored.files[number] for number in sorted(stored.files))
+    assert (original, label) == (scan, "Penstock")
+    with pypdfium2.PdfDocument(version) as document:
+        assert "letter from the scanner" in document[0].get_textpage().get_text_range()
