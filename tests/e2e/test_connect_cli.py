@@ -110,23 +110,7 @@ def test_a_second_connector_is_refused_and_the_first_takes_new_documents(cli: Cl
     assert running.wait() == 0, running.output
 
 
-def test_wrong_usage_is_told_without_a_request(cli: Cli, paperless: PaperlessServer) -> None:
-    with_token = cli.using(PENSTOCK_PAPERLESS_TOKEN=TOKEN)
-    for arguments, words in (
-        (("paperless.lan",), "Name it like https://paperless.example.org"),
-        ((paperless.url, "--write", "tags"), "--write takes text, title, pdf"),
-        ((paperless.url, "--done-tag", "Penstock"), "must be different tags"),
-        ((paperless.url, "--every", "5s", "--once"), "choose one"),
-        ((paperless.url, "--provider", "nobody"), "nobody"),
-    ):
-        refused = with_token.run(*COMMAND, *arguments)
-        assert refused.code == 2, refused.err
-        assert words in refused.err
-    refused = cli.run(*COMMAND, paperless.url)
-    assert (refused.code, "a token is needed" in refused.err) == (2, True)
-    assert not paperless.requests
-
-
+@pytest.mark.slow
 def test_a_scan_comes_back_as_a_searchable_version(cli: Cli, paperless: PaperlessServer) -> None:
     scan = scanned_pdf(cli.cwd / "scan.pdf", [f"Number {uuid4().hex[:6]}", "A letter from the scanner"]).read_bytes()
     stored = paperless.add(scan, "penstock")

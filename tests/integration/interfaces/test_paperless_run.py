@@ -185,6 +185,16 @@ def test_a_file_replaced_during_the_conversion_is_taken_again(
     assert stored.content == "the new file"
 
 
+def test_a_file_that_changes_again_and_again_is_left(
+    server: PaperlessServer, flow: Flow, over: Callable[..., Run]
+) -> None:
+    stored = server.add(b"a", "penstock")
+    numbers = count()
+    flow.before = lambda: stored.files.update({stored.id: (b"file %d" % next(numbers), None)})
+    assert over().outcomes == {"left": 1}
+    assert len(flow.submitted) == 2
+
+
 def test_a_tag_removed_during_the_conversion_means_no_change(
     server: PaperlessServer, flow: Flow, records: Records, over: Callable[..., Run]
 ) -> None:

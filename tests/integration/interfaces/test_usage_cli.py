@@ -32,6 +32,12 @@ WRONG: list[tuple[str, ...]] = [
     ("webhooks", "create", "nowhere"),
     ("keys", "create", "a", "--scope", "all"),
     ("calls", "list", "--since", "never"),
+    ("connect", "paperless", "paperless.lan"),
+    ("connect", "paperless", "http://127.0.0.1:1025"),
+    ("connect", "paperless", "http://127.0.0.1:1025", "--write", "tags"),
+    ("connect", "paperless", "http://127.0.0.1:1025", "--done-tag", "Penstock"),
+    ("connect", "paperless", "http://127.0.0.1:1025", "--every", "5s", "--once"),
+    ("connect", "paperless", "http://127.0.0.1:1025", "--provider", "nope"),
 ]
 
 

@@ -208,8 +208,9 @@ class Paperless:
         if status not in {"failure", "failed", "revoked"}:
             return Task(status == "success")
         data = row.get("result_data")
-        reason = data.get("error_message") if isinstance(data, dict) else None
-        return Task(True, self._quoted(str(reason or row.get("result") or "no reason given")))
+        facts = data if isinstance(data, dict) else {}
+        twin = f"a duplicate of #{facts['duplicate_of']}" if "duplicate_of" in facts else "no reason given"
+        return Task(True, self._quoted(str(facts.get("error_message") or row.get("result") or twin)))
 
     def task_of(self, filename: str) -> str:
         """Return the id of the newest task for a file of this name; empty without one."""
@@ -292,6 +293,8 @@ class Paperless:
                 words = f"{str(error).rstrip('.')} (PENSTOCK_DOCUMENTS__MAX_UPLOAD_MB)"
             case code if code.startswith("http_4") and error.beginning:
                 words = f"{error} It says: {self._quoted(error.beginning)}"
+            case "unreachable" | "timeout":
+                words = f"{str(error).rstrip('.')}. Does paperless run at {self.address}?"
             case _:
                 words = str(error)
         return PaperlessError(words, code=error.code)

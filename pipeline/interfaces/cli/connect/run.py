@@ -81,6 +81,7 @@ class Run:
     progress: Progress
     outcomes: Counter[str] = field(default_factory=Counter)
     _open: dict[int, Taken] = field(default_factory=dict)
+    _retaken: set[int] = field(default_factory=set)
     _down: int = 0
 
     def over(self, rows: Iterable[PaperlessDocument]) -> None:
@@ -178,7 +179,10 @@ class Run:
             record.content, record.consumed = digest(current.content), True
             self.records.save(record)
         match judge(record, current, self.tags.waiting, text):
+            case Verdict.RETAKE if row.id in self._retaken:
+                self._end(row, Outcome.LEFT, "its file changes again and again")
             case Verdict.RETAKE:
+                self._retaken.add(row.id)
                 del self._open[row.id]
                 self._take(row)
             case Verdict.EDITED:
