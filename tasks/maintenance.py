@@ -110,7 +110,7 @@ def record_late_calls(context: Context) -> None:
 
         def record(tx: Tx, call: dict[str, Any] = answer.trace) -> None:
             if traces.record(tx, call):
-                charge[call["flow"]](tx, call["scope_id"], call["cost"])
+                charge[call["flow"]](tx, call)
 
         with isolated("call.not_recorded", scope=answer.trace["scope_id"]):
             context.db.run(record)

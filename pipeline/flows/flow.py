@@ -51,8 +51,8 @@ class Flow:
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
     """Fails units that wait for a provider that is no longer configured, and returns their scopes. Beat calls it once a
     minute, so it may read all waiting rows."""
-    charge: Callable[[Session, str, float], None] = lambda _session, _scope, _cost: None
-    """Adds the cost of a call to its scope, if the scope keeps a sum."""
+    charge: Callable[[Session, Mapping[str, Any]], None] = lambda _session, _call: None
+    """Adds the cost of a recorded call to its scope, if the scope keeps a sum."""
     unfinished: Callable[[Session, Collection[str]], set[str]] | None = None
     """Returns the accounts' items that may still need calls. None: the flow makes no calls."""
     clean_up: Callable[[Context], int] = lambda _: 0

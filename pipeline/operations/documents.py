@@ -150,6 +150,8 @@ def submit(
     pictures: bool | None = None,
     fresh: bool | None = None,
     password: str | None = None,
+    escalate: str | None = None,
+    budget: str | None = None,
     page_range: str | None = None,
 ) -> Document:
     """Submit a copy of a file; return the document that will hold its text, without waiting for the conversion.
@@ -167,6 +169,8 @@ def submit(
         "pictures": pictures,
         "fresh": fresh,
         "password": password,
+        "escalate": escalate,
+        "budget": budget,
     }
     chosen: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
     return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
@@ -353,6 +357,17 @@ def retry_page(caller: Caller, document_id: str, page: int, *, provider: str = "
     choice = _choice(caller, document_id, provider, model)
     with caller.pages() as charge:
         return _document(service.retry_page(caller.context, document_id, page, choice, charge=charge))
+
+
+@operation(Scope.WRITE, spends=True)
+def escalate(caller: Caller, document_id: str, *, provider: str = "", budget: str = "") -> Document:
+    """Send the doubtful and failed pages of a document to another provider, and keep the better text of each.
+
+    `provider`: empty for the one that the document or the settings name. `budget`: for this call, money such as `2.00`
+    or pages such as `20p`; empty: the settings' choice. Harmless without such pages. Raises `UserError`.
+    """
+    with caller.pages() as charge:
+        return _document(service.escalate(caller.context, document_id, provider, budget, charge=charge))
 
 
 def _choice(caller: Caller, document_id: str, provider: str, model: str) -> Choice:

@@ -23,9 +23,9 @@ _TYPICAL: Final = {
 CHARS_A_TOKEN = 4
 
 
-def of_call(tx: ReadTx, provider: str, model: str, operation: str) -> float:
+def of_call(tx: ReadTx, provider: str, model: str, operation: str, *, longest: bool = False) -> float:
     """Return an estimate of the cost of one call of this operation: the most tokens of recent calls, at this model's
-    price.
+    price. `longest`: for the longest answer that the settings allow.
 
     It is the highest estimate of the provider and its fallbacks; 0 if none has a price.
     """
@@ -33,7 +33,10 @@ def of_call(tx: ReadTx, provider: str, model: str, operation: str) -> float:
     while (profile := tx.settings.providers.get(provider)) is not None and provider not in seen:
         seen.add(provider)
         if price := profile.price(model or registry.model_name(tx.settings, provider)):
-            dearest = max(dearest, price.of(*_tokens(tx, provider, operation)))
+            tokens_in, tokens_out = _tokens(tx, provider, operation)
+            if longest:
+                tokens_in, tokens_out = max(tokens_in, profile.estimated_tokens), max(tokens_out, profile.max_tokens)
+            dearest = max(dearest, price.of(tokens_in, tokens_out))
         provider, model = profile.fallback, ""
     return dearest
 

@@ -228,10 +228,14 @@ class Settings(_Sources):
         return self
 
     @model_validator(mode="after")
-    def _fallbacks_are_known(self) -> Self:
+    def _other_providers_are_known(self) -> Self:
         for name, profile in self.providers.items():
             if profile.fallback not in {"", LOCAL, *self.providers}:
                 raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is not a provider")
+            if profile.escalate not in {"", LOCAL, *self.providers}:
+                raise ValueError(f"providers: '{name}' escalates to '{profile.escalate}', which is not a provider")
+        if self.documents.escalate not in {"", LOCAL, *self.providers}:
+            raise ValueError(f"documents.escalate: there is no provider '{self.documents.escalate}'")
         return self
 
     @model_validator(mode="after")

@@ -47,5 +47,13 @@ class DocumentSettings(BaseModel):
     """Age in seconds at which files that belong to no document, and page pictures of documents at rest, are removed."""
     page_pictures_mb: int = Field(default=500, ge=1)
     """Most MB of pictures of pages for viewers; the least recently viewed pictures go first."""
+    escalate: str = ""
+    """The provider to which doubtful and failed pages go by themselves, for documents whose provider has no `ESCALATE`
+    of its own; empty: none."""
+    escalate_budget: str = Field(default="", pattern=r"^(\d{1,7}(\.\d{1,6})?|\d{1,7}p)?$")
+    """The budget of each such document without one of its own: money, such as `2.00`, or pages, such as `20p`. Empty:
+    only the provider's `DAILY_SPEND_CAP` limits it."""
+    escalate_wait_s: float = Field(default=3600, gt=0)
+    """After how many seconds without a page from that provider a document keeps its present texts and is completed."""
     cache: bool = True
     """Reuse the result of an identical page picture, model, prompt and settings instead of calling again."""

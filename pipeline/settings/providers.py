@@ -59,6 +59,8 @@ class ProviderProfile(BaseModel):
     """The temperature that each call sends. For `nodes`, the node's own setting counts."""
     fallback: str = ""
     """Another provider, or `local`, that does this one's work while its breaker is open."""
+    escalate: str = ""
+    """Another provider, or `local`, to which pages go that this one reads doubtfully or fails on."""
     limits: str = ""
     """The limits of the service, such as `10/s, 500/min, 100000 tokens/min`; at most four. To change them live:
     `penstock queues limit`."""

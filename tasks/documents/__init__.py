@@ -13,9 +13,9 @@ from pipeline.engine.presence import NoWorker
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.service import Choice
-from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.states import DocumentStatus, EscalationState, PageStatus
 from pipeline.flows.documents.submission import Options
-from pipeline.flows.documents.views import AttemptView, CostView, Figures, Hit, Hits, PageView, Reason
+from pipeline.flows.documents.views import AttemptView, CostView, EscalationView, Figures, Hit, Hits, PageView, Reason
 from pipeline.operations.documents import (
     Document,
     attempts,
@@ -24,6 +24,7 @@ from pipeline.operations.documents import (
     count_by_status,
     count_documents,
     delete,
+    escalate,
     figures,
     find_page_picture,
     last_hour,
@@ -56,6 +57,8 @@ __all__ = [
     "CostView",
     "Document",
     "DocumentStatus",
+    "EscalationState",
+    "EscalationView",
     "Figures",
     "Filter",
     "Hit",
@@ -74,6 +77,7 @@ __all__ = [
     "count_by_status",
     "count_documents",
     "delete",
+    "escalate",
     "figures",
     "find_page_picture",
     "last_hour",

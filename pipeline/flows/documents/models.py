@@ -97,6 +97,18 @@ class Document(ClaimColumns, Base):
     """The document was merged, but its text is not indexed yet."""
     cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """The cost of all calls for this document, over its whole life, by the providers' price lists."""
+    escalate: Mapped[str] = mapped_column(String(60), default="", server_default="")
+    """The provider to which doubtful and failed pages go; empty: none."""
+    budget: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    """The budget of the last request to escalate, as its user wrote it."""
+    budget_cost: Mapped[float | None]
+    """The most that all escalations of the document may cost; None: no limit."""
+    budget_pages: Mapped[int | None]
+    """The most pages that may go to the other provider; None: no limit."""
+    escalated_pages: Mapped[int] = mapped_column(default=0, server_default="0")
+    escalated_cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    unpaid_pages: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Pages that stayed as they were because the budget was spent."""
     paused_by: Mapped[str] = mapped_column(String(200), default="", server_default="")
     """The name of the key that paused it last; empty: a user of this machine."""
     paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -165,6 +177,36 @@ class PageLayout(Base):
     """`Answer.layout`."""
 
 
+class PageEscalation(Base):
+    """The escalation of a page, at most one for each request of a user. A retry of the page deletes it."""
+
+    __tablename__ = "page_escalations"
+    __table_args__ = (
+        Index("ix_page_escalations_document_state", "document_id", "state", "page"),
+        Index("ix_page_escalations_state", "state"),
+    )
+
+    page_id: Mapped[int] = mapped_column(ForeignKey("pages.id", ondelete="CASCADE"), primary_key=True)
+    document_id: Mapped[str] = mapped_column(String(32))
+    page: Mapped[int]
+    provider: Mapped[str] = mapped_column(String(60))
+    state: Mapped[str] = mapped_column(String(10))
+    """An `EscalationState`."""
+    reason: Mapped[str] = mapped_column(Text)
+    """Why the earlier text is doubtful, or the error of the page that failed."""
+    outcome: Mapped[str] = mapped_column(Text, default="")
+    """Which text was kept and why; empty until the escalation has ended."""
+    has_text: Mapped[bool]
+    """The page had a text; False: it had failed."""
+    former_provider: Mapped[str] = mapped_column(String(60))
+    former_model: Mapped[str] = mapped_column(String(120))
+    reserved: Mapped[float] = mapped_column(default=0.0)
+    """The part of the budget that no other page may spend, while this escalation is open."""
+    cost: Mapped[float] = mapped_column(default=0.0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
 class PageAttempt(Base):
     """An entry of the ledger, which keeps all attempts across retries. Completed attempts double as the cache."""
 
@@ -207,3 +249,4 @@ DOCUMENTS = table_of(Document)
 PAGES = table_of(Page)
 ATTEMPTS = table_of(PageAttempt)
 LAYOUTS = table_of(PageLayout)
+ESCALATIONS = table_of(PageEscalation)

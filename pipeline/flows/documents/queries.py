@@ -1,6 +1,6 @@
 """Reads of documents, pages, attempts and figures, as plain objects detached from the database."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +13,18 @@ from pipeline.engine.metrics import count_by, throughput
 from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, ESCALATIONS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
-from pipeline.flows.documents.views import AttemptView, CostView, DocumentView, Figures, Load, PageView
+from pipeline.flows.documents.views import (
+    AttemptView,
+    CostView,
+    DocumentView,
+    EscalationView,
+    Figures,
+    Load,
+    PageView,
+)
 from pipeline.reading.export import docling
 from pipeline.reading.files.filetype import MIME_TYPES
 from pipeline.storage import short_ids
@@ -84,7 +92,18 @@ def pages(
     if doubtful:
         query = query.where(PAGES.c.doubtful)
     with context.db.read() as session:
-        return [view_of(PageView, row) for row in session.execute(query)]
+        rows = session.execute(query).all()
+        known = _escalations(session, rows)
+    return [view_of(PageView, row, escalation=known.get(row.id)) for row in rows]
+
+
+def _escalations(session: Session, pages: Sequence[Any]) -> dict[int, EscalationView]:
+    """Return the escalations of these pages of one document, in the order of their ids, by page id."""
+    if not pages:
+        return {}
+    c = ESCALATIONS.c
+    of_pages = (c.document_id == pages[0].document_id, c.page.between(pages[0].page, pages[-1].page))
+    return {row.page_id: view_of(EscalationView, row) for row in session.execute(select(ESCALATIONS).where(*of_pages))}
 
 
 def commonest_error(session: Session, document_id: str) -> str:
@@ -98,7 +117,10 @@ def commonest_error(session: Session, document_id: str) -> str:
 def page(context: Context, document_id: str, number: int) -> PageView:
     """Return a page by its position in the result, from 1; its number in the file, `page_source`, may differ. Raises
     `UnknownDocument`, or `UserError` for an unknown page."""
-    return view_of(PageView, _page(context, document_id, number, PAGES))
+    row = _page(context, document_id, number, PAGES)
+    with context.db.read() as session:
+        known = _escalations(session, [row])
+    return view_of(PageView, row, escalation=known.get(row.id))
 
 
 def page_source(context: Context, document_id: str, number: int) -> int:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -12,9 +13,9 @@ from pipeline.engine import work
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
-from pipeline.flows.documents.states import AT_REST, DocumentStatus
-from pipeline.flows.documents.work import text_index
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, ESCALATIONS, PAGES
+from pipeline.flows.documents.states import AT_REST, DocumentStatus, EscalationState
+from pipeline.flows.documents.work import escalation, text_index
 from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import registry
@@ -29,7 +30,8 @@ _AT_ONCE = 20
 
 
 def fail_unserved(context: Context) -> list[str]:
-    """Fail the due pages of removed providers in processing documents; return the ids of the changed documents.
+    """Fail the due pages of removed providers in processing documents, and end escalations to providers that have been
+    silent for too long; return the ids of the changed documents.
 
     Handles at most `PORTION` pairs of document and provider per call. The query scans all waiting pages.
     """
@@ -47,7 +49,37 @@ def fail_unserved(context: Context) -> list[str]:
     with context.db.read() as session:
         rows = session.execute(query).all()
     failed = {row.document_id for row in rows if _fail(context, row.document_id, row.provider)}
-    return sorted(failed)
+    return sorted(failed | _end_overdue(context))
+
+
+def _end_overdue(context: Context) -> set[str]:
+    """Complete pages with their earlier texts if their escalation is open, and no page of their document has ended for
+    `escalate_wait_s`; return the ids of the changed documents."""
+    wait_s = context.settings.documents.escalate_wait_s
+    still = DOCUMENTS.c.updated_at < context.db.now() - timedelta(seconds=wait_s)
+    is_open = (ESCALATIONS.c.state == EscalationState.OPEN, ESCALATIONS.c.has_text)
+    query = (
+        select(DOCUMENTS.c.id)
+        .join(ESCALATIONS, ESCALATIONS.c.document_id == DOCUMENTS.c.id)
+        .where(*is_open, DOCUMENTS.c.status == DocumentStatus.PROCESSING, still)
+        .distinct()
+        .limit(PORTION)
+    )
+    with context.db.read() as session:
+        ids = session.execute(query).scalars().all()
+
+    def act(tx: Tx, document_id: str) -> bool:
+        document = lock(tx, document_id)
+        if document is None or document.status != DocumentStatus.PROCESSING:
+            return False
+        if document.updated_at >= tx.now - timedelta(seconds=wait_s):
+            return False
+        kept = escalation.give_up(tx, document, escalation.silent(document.escalate, wait_s))
+        CONVERT.after(tx, document, work.Changes(done=tuple(kept)))
+        tx.launch("documents", document_id)
+        return bool(kept)
+
+    return {each for each in ids if context.db.run(lambda tx, each=each: act(tx, each))}  # type: ignore[misc]
 
 
 def _fail(context: Context, document_id: str, provider: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, delete, func, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, announced, kept_answers, traces, work
@@ -19,24 +19,27 @@ from pipeline.engine.tables import storable
 from pipeline.engine.traces import AiCall
 from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.flows.documents import files
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, ESCALATIONS, LAYOUTS, PAGES
 from pipeline.flows.documents.queries import UnknownDocument, document_view, no_page
-from pipeline.flows.documents.rules.doubt import is_doubtful
+from pipeline.flows.documents.rules.doubt import doubt, is_doubtful
+from pipeline.flows.documents.rules.escalation import NEVER, parse_budget
 from pipeline.flows.documents.states import (
     AT_REST,
     DOCUMENT,
     PAGE,
     DocumentEvent,
     DocumentStatus,
+    EscalationState,
     PageEvent,
     PageStatus,
     progress,
     resume_event,
 )
 from pipeline.flows.documents.views import DocumentView
-from pipeline.flows.documents.work import text_index
+from pipeline.flows.documents.work import escalation, text_index
 from pipeline.flows.documents.work.document import lock
-from pipeline.flows.documents.work.page import CONVERT, PAGE_OPERATION, end_of_pages
+from pipeline.flows.documents.work.escalation import PAGE_OPERATION
+from pipeline.flows.documents.work.page import CONVERT, end_of_pages
 from pipeline.providers import call_cost, registry
 from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.settings import Settings
@@ -89,6 +92,9 @@ def cancel(context: Context, document_id: str) -> DocumentView:
             _move(tx, document, DocumentEvent.CANCEL, **FREE, finished_at=tx.now)
             _cut_off(tx, document_id)
             work.give_back(tx, CONVERT, document, CONVERT.in_scope(document_id), counts=False)
+            if document.escalate and (kept := escalation.withdraw(tx, document)):
+                completed = DOCUMENTS.c.completed_count + kept
+                tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(completed_count=completed))
 
     view = _change(context, document_id, act)
     files.remove_temp(context.settings, document_id)
@@ -195,6 +201,107 @@ def retry_failed(
     return _change(context, document_id, act)
 
 
+def escalate(
+    context: Context, document_id: str, provider: str = "", budget: str = "", *, charge: Charge = free
+) -> DocumentView:
+    """Send the doubtful and failed pages of a split document to another provider, within a `budget` of their own.
+
+    `provider`: empty for the one that the document or the settings name. Leaves out pages that this provider has
+    answered, whichever text was kept. Pages that are converted later follow them. Harmless without such pages. Raises
+    `UserError` for a document without pages yet, without a provider to escalate to, or for a bad budget, and
+    `IllegalTransition` for one that is paused or being merged.
+    """
+
+    def act(tx: Tx, document: Any) -> None:
+        if not document.pages:
+            raise UserError(f"document {document_id} has no pages yet", code="illegal_state")
+        own = document.escalate or other_provider(context.settings, document.provider, "", "").get("escalate", "")
+        columns = other_provider(context.settings, document.provider, provider or own or NEVER, budget)
+        if not columns["escalate"]:
+            message = f"name the provider for the doubtful pages of document {document_id}: --provider NAME"
+            raise UserError(message, code="usage")
+        # The budget is for this request: earlier ones have had their share.
+        if columns["budget_cost"] is not None:
+            columns["budget_cost"] += document.escalated_cost
+        if columns["budget_pages"] is not None:
+            columns["budget_pages"] += document.escalated_pages
+        which = DOCUMENTS.c.id == document_id
+        tx.execute(update(DOCUMENTS).where(which).values(**columns, unpaid_pages=0, updated_at=tx.now))
+        if admitted := _escalate(tx, _lock(tx, document_id)):
+            charge(admitted)
+
+    return _change(context, document_id, act)
+
+
+def _escalate(tx: Tx, document: Any) -> int:
+    """Offer the document's doubtful and failed pages to its other provider; return how many it sends at once."""
+    c = ESCALATIONS.c
+    states = [EscalationState.OPEN, EscalationState.WAITING, EscalationState.REPLACED, EscalationState.KEPT]
+    has_answer = and_(c.page_id == PAGES.c.id, c.provider == document.escalate, c.state.in_(states))
+    doubtful = and_(PAGES.c.status == PageStatus.COMPLETED, PAGES.c.doubtful)
+    is_failed = PAGES.c.status == PageStatus.FAILED
+    which = and_(or_(doubtful, is_failed), ~select(c.page_id).where(has_answer).exists())
+    query = (
+        select(PAGES, LAYOUTS.c.data)
+        .outerjoin(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
+        .where(PAGES.c.document_id == document.id, which)
+    )
+    rows = tx.execute(query).all()
+    escalation.forget(tx, document.id, which)
+    for has_text in (True, False):
+        reasons = {row.id: _reason(row) for row in rows if (row.status == PageStatus.COMPLETED) is has_text}
+        escalation.offer(tx, document, reasons, has_text=has_text)
+    counts = escalation.admit(tx, document)
+    admitted: int = _lock(tx, document.id).escalated_pages - document.escalated_pages
+    if admitted:
+        _move(
+            tx,
+            document,
+            DocumentEvent.RETRY_PAGES,
+            error=None,
+            attempts=0,
+            finished_at=None,
+            completed_count=document.completed_count + counts.completed,
+            failed_count=document.failed_count + counts.failed,
+        )
+        _admit(tx, document)
+    return admitted
+
+
+def _reason(page: Any) -> str:
+    """Return why to escalate a page, from its row with the `data` of its layout."""
+    garbled = (page.data or {}).get("garbled", ())
+    return page.error or doubt(page.content, page.confidence, page.uncertain_share, garbled) or "doubtful"
+
+
+def other_provider(settings: Settings, provider: str, escalate: str, budget: str) -> dict[str, Any]:
+    """Return the columns of a document for its escalation. `escalate` and `budget` are its user's choice; empty: the
+    choice of the settings.
+
+    Raises `UserError` for an unknown provider, a bad budget, or a budget in money without prices to keep it by.
+    """
+    profile = settings.providers.get(provider)
+    default = (profile.escalate if profile else "") or settings.documents.escalate
+    name = escalate or default
+    if escalate == NEVER or name == provider:
+        name = ""
+    elif name:
+        registry.check(settings, name)
+    text = budget or (settings.documents.escalate_budget if name else "")
+    most = parse_budget(text)
+    if budget and not name:
+        message = "a budget needs a provider for the doubtful pages: name one with --escalate, other than the first"
+        raise UserError(message, code="usage")
+    to = settings.providers.get(name)
+    if budget and most.cost is not None and to and not to.price(to.model):
+        raise UserError(
+            f"the provider '{name}' has no price for its model, so a budget in money cannot hold: set "
+            f"PENSTOCK_PROVIDERS__{name.upper()}__PRICES, or give the budget in pages, such as 20p",
+            code="usage",
+        )
+    return {"escalate": name, "budget": text, "budget_cost": most.cost, "budget_pages": most.pages}
+
+
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
     """Ask for a new merge of the pages' present texts; returns before it starts.
 
@@ -233,7 +340,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         row = _page(tx, document_id, page)
         attempt = tx.execute(
-            select(ATTEMPTS.c.text, ATTEMPTS.c.status).where(
+            select(ATTEMPTS.c.text, ATTEMPTS.c.status, ATTEMPTS.c.provider).where(
                 ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
             )
         ).one_or_none()
@@ -249,6 +356,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         text = {"content": attempt.text, **unknown, "doubtful": is_doubtful(attempt.text, None)}
         PAGE.move(tx, PAGES, PageEvent.PROMOTE, is_page, **text, error=None, updated_at=tx.now)
         tx.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
+        escalation.choose(tx, row.id, attempt.provider)
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
         counts = {"completed_count": completed, "failed_count": document.failed_count - was_failed}
@@ -261,12 +369,14 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
     return _change(context, document_id, act)
 
 
-def revive(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
+def revive(
+    context: Context, document_id: str, *, allow_partial: bool = False, escalate: str = "", budget: str = ""
+) -> DocumentView:
     """Resume a document that was submitted again, with the least work that leads to its result: a merge, its missing
-    pages, or all from splitting.
+    pages, or all from splitting. Another `escalate` or `budget` than before sends its doubtful pages.
 
-    Changes only `allow_partial` of a document that is not at rest, or that is COMPLETED and has its file. False leaves
-    an earlier `allow_partial`.
+    Otherwise changes only `allow_partial` of a document that is not at rest, or that is COMPLETED and has its file.
+    False leaves an earlier `allow_partial`.
     """
 
     def act(tx: Tx, document: Any) -> None:
@@ -291,6 +401,13 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
         else:
             failed = PAGES.c.status == PageStatus.FAILED
             _retry_pages(tx, document, failed, {}, allow_partial=partial)
+        wanted = other_provider(context.settings, document.provider, escalate, budget)
+        is_new = (wanted["escalate"], wanted["budget"]) != (document.escalate, document.budget)
+        if (escalate or budget) and is_new:
+            tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**wanted))
+            now = _lock(tx, document_id)
+            if wanted["escalate"] and (now.status, DocumentEvent.RETRY_PAGES) in DOCUMENT.legal and now.pages:
+                _escalate(tx, now)
 
     return _change(context, document_id, act)
 
@@ -354,7 +471,8 @@ def _lock(session: Session, document_id: str) -> Any:
 
 
 def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -> None:
-    columns = choice.columns(tx.settings, document, document.provider)
+    columns: dict[str, Any] = choice.columns(tx.settings, document, document.provider)
+    most = parse_budget(document.budget)
     if columns:
         provider = columns.get("provider", document.provider)
         columns["model_name"] = registry.model_name(tx.settings, provider, choice.model)
@@ -369,6 +487,11 @@ def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -
         attempts=0,
         error=None,
         finished_at=None,
+        budget_cost=most.cost,
+        budget_pages=most.pages,
+        escalated_pages=0,
+        escalated_cost=0.0,
+        unpaid_pages=0,
         use_cache=document.use_cache and not fresh,
     )
     text_index.forget(tx, document.id)
@@ -392,9 +515,22 @@ def _admit(tx: Tx, document: Any, *, count: int = 0, pages: Sequence[int] = ()) 
             each = page_cost(tx, document.provider, document.model)
             remaining = accounts.rest(tx, "documents", document.id)
             parts = [Part(count, each)] if count else remaining or [Part(1, each)]
+        others = sum(units for provider, _, units in rows if provider != document.escalate)
+        parts += escalation_parts(tx, document, others if rows else sum(part.units for part in parts))
         if parts:
             unit = str(page) if page else ""
             accounts.admit(tx, "documents", {document.id: parts}, unit=unit)
+
+
+def escalation_parts(tx: ReadTx, document: Any, pages: int) -> list[Part]:
+    """Return the estimate for the escalation of these pages: all of them, within the document's budget."""
+    if not document.escalate or not pages:
+        return []
+    most = min(pages, document.budget_pages) if document.budget_pages is not None else pages
+    each = page_cost(tx, document.escalate, "")
+    if document.budget_cost is not None and most:
+        each = min(each, document.budget_cost / most)
+    return [Part(most, each)] if most and each else []
 
 
 def page_cost(tx: ReadTx, provider: str, model: str) -> float:
@@ -421,6 +557,7 @@ def _retry_pages(tx: Tx, document: Any, which: Any, columns: dict[str, Any], *, 
     retried = and_(PAGES.c.document_id == document.id, which)
     rows = tx.execute(select(PAGES.c.page, PAGES.c.status).where(retried)).all()
     counted = Counter(row.status for row in rows)
+    escalation.forget(tx, document.id, which)
     PAGE.move(
         tx, PAGES, PageEvent.RETRY, retried, **columns, attempts=0, next_run_at=None, error=None, updated_at=tx.now
     )

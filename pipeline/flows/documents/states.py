@@ -74,6 +74,27 @@ class PageEvent(StrEnum):
     RETRY = "retry"
     PROMOTE = "promote"
     """An older attempt becomes the page's text."""
+    ESCALATE = "escalate"
+    """The page goes to the provider that its document escalates to; its text stays until a better one exists."""
+    KEEP = "keep"
+    """The escalation ended without an answer: the page keeps its text."""
+
+
+class EscalationState(StrEnum):
+    """The state of a page's escalation to another provider."""
+
+    WAITING = "waiting"
+    """The budget has no room until open escalations are settled."""
+    OPEN = "open"
+    """The page waits for the provider, or is there."""
+    REPLACED = "replaced"
+    """The provider's text is the page's."""
+    KEPT = "kept"
+    """The provider's text was worse: the page keeps its own."""
+    FAILED = "failed"
+    """The provider gave no usable answer: the page stays as it was."""
+    UNPAID = "unpaid"
+    """The budget is spent: the page stays as it was."""
 
 
 _D, _E = DocumentStatus, DocumentEvent
@@ -132,6 +153,9 @@ PAGE = Machine(
         (_P.FAILED, _Q.RETRY): _P.RETRYING,
         (_P.COMPLETED, _Q.PROMOTE): _P.COMPLETED,
         (_P.FAILED, _Q.PROMOTE): _P.COMPLETED,
+        (_P.COMPLETED, _Q.ESCALATE): _P.RETRYING,
+        (_P.FAILED, _Q.ESCALATE): _P.RETRYING,
+        **{(state, _Q.KEEP): _P.COMPLETED for state in (_P.FAILED, _P.PENDING, _P.RETRYING)},
     },
 )
 

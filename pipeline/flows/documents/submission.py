@@ -55,6 +55,10 @@ class Options:
     """Create a new document even if the same file was submitted before."""
     password: str = field(default="", repr=False)
     """Opens an encrypted PDF. Penstock stores a copy that needs none, and never the password."""
+    escalate: str = ""
+    """The provider to which doubtful and failed pages go; `none`: nowhere; empty: the settings' choice."""
+    budget: str = ""
+    """The most that this may cost: money, such as `2.00`, or pages, such as `20p`; empty: the settings' choice."""
     pages: InitVar[str] = ""
 
     def __post_init__(self, pages: str) -> None:
@@ -100,6 +104,8 @@ def check(context: Context, options: Options) -> None:
         message = f"{provider} cannot extract pictures: only the provider {LOCAL} and inference nodes can"
         raise UserError(message, code="usage")
     registry.check_workers(context.redis, provider)
+    if other := service.other_provider(settings, provider, options.escalate, options.budget)["escalate"]:
+        registry.check_workers(context.redis, other)
 
 
 def submit_copy(
@@ -128,7 +134,13 @@ def submit_copy(
         source = files.source_path(settings, existing.id, info.type)
         if not source.exists():
             files.place(copy, source)
-        return service.revive(context, existing.id, allow_partial=options.allow_partial)
+        return service.revive(
+            context,
+            existing.id,
+            allow_partial=options.allow_partial,
+            escalate=options.escalate,
+            budget=options.budget,
+        )
     now = context.db.now()
     row = {
         "submission_key": key,
@@ -143,6 +155,7 @@ def submit_copy(
         "allow_partial": options.allow_partial,
         "use_cache": options.use_cache and settings.documents.cache,
         "pictures": options.pictures,
+        **service.other_provider(settings, provider, options.escalate, options.budget),
         "status": DocumentStatus.PENDING,
         "created_at": now,
         "updated_at": now,
@@ -161,8 +174,9 @@ def _store(context: Context, copy: Path, row: dict[str, Any], pages: int, texts:
         # If a commit's answer was lost, the repeated transaction finds its own row.
         if insert_if_absent(tx, DOCUMENTS, {"id": document_id, **row}, "submission_key") and CALLER.get():
             each = service.page_cost(tx, row["provider"], row["model"])
-            parts = {document_id: [Part(pages, each)]}
-            accounts.admit(tx, "documents", parts)
+            document = tx.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
+            parts = [Part(pages, each), *service.escalation_parts(tx, document, pages)]
+            accounts.admit(tx, "documents", {document_id: parts})
         document = tx.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one()
         tx.launch(service.FLOW, document.id)
         return document_view(context, document)

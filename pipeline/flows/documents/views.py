@@ -12,7 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput
 from pipeline.engine.views import PASSING
 from pipeline.engine.wire import HIDDEN, NAMED, VIEW, example
-from pipeline.flows.documents.states import AT_REST, DocumentStatus, PageStatus
+from pipeline.flows.documents.states import AT_REST, DocumentStatus, EscalationState, PageStatus
 
 
 class Kind(StrEnum):
@@ -75,6 +75,11 @@ EXAMPLE: dict[str, Any] = {
     "started_at": "2026-11-22T10:00:01Z",
     "finished_at": "2026-11-22T10:00:09Z",
     "cost": 0.0,
+    "escalate": "",
+    "budget": "",
+    "escalated_pages": 0,
+    "escalated_cost": 0.0,
+    "unpaid_pages": 0,
     "reason": None,
 }
 
@@ -115,6 +120,16 @@ class DocumentView:
     """The cost of all calls for this document, over its whole life, by the providers' price lists."""
     doubtful_count: int = 0
     """Pages of the Markdown with doubtful text."""
+    escalate: str = ""
+    """The provider to which doubtful and failed pages go; empty: none."""
+    budget: str = ""
+    """The budget of the last request to escalate: money, such as `2.00`, or pages, such as `20p`; empty: no limit."""
+    escalated_pages: int = 0
+    """Pages that went to that provider."""
+    escalated_cost: float = 0.0
+    """The cost of their calls."""
+    unpaid_pages: int = 0
+    """Pages that stayed as they were because the budget was spent."""
     paused_by: Annotated[str, HIDDEN] = ""
     """The name of the key that paused it last; empty: a user of this machine."""
     paused_at: Annotated[datetime | None, HIDDEN] = None
@@ -150,6 +165,26 @@ class DocumentView:
 
 
 @dataclass(frozen=True)
+class EscalationView:
+    """The escalation of a page to another provider."""
+
+    __pydantic_config__ = VIEW
+    provider: str
+    """The other provider."""
+    state: EscalationState
+    """`waiting` for room in the budget, `open`, `replaced` (its text is the page's), `kept` (its text was worse),
+    `failed` (no usable answer) or `unpaid` (the budget was spent)."""
+    reason: str
+    """Why the earlier text was doubtful, or the error of the page that had failed."""
+    outcome: str
+    """Which text was kept and why; empty until it has ended."""
+    former_provider: str
+    """The provider of the earlier text."""
+    cost: float
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
 class PageView:
     """A page of a document, without its text."""
 
@@ -175,6 +210,8 @@ class PageView:
     """Share of uncertain words in the recognised text, by characters; null: not reported."""
     doubtful: bool = False
     """A person should compare the text with the page."""
+    escalation: EscalationView | None = None
+    """Whether the page went to another provider, why, and what came of it."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property

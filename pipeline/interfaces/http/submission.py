@@ -10,6 +10,11 @@ from pipeline.interfaces.http.fields import Choice, Strict
 from pipeline.interfaces.http.uploads import Form
 
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
+Budget = Annotated[
+    str,
+    StringConstraints(max_length=15, pattern=r"^([0-9]{1,7}(\.[0-9]{1,6})?|[0-9]{1,7}p)?$"),
+    Field(description="The most that escalation may cost: money, such as `2.00`, or pages, such as `20p`."),
+]
 PAGES = AliasChoices("pages", "page_range")
 """The current and the former name of the pages to convert."""
 
@@ -26,6 +31,10 @@ class SubmitOptions(Strict):
     use_cache: bool = True
     pictures: bool = Field(default=False, description="Keep the pictures on its pages; local conversion only.")
     fresh: bool = Field(default=False, description="Make a new document even if one of the same file exists.")
+    escalate: Choice = Field(
+        default="", description="The provider for doubtful and failed pages; `none`: leave them; empty: the server's."
+    )
+    budget: Budget = ""
 
 
 class FormOptions(SubmitOptions):

@@ -14,6 +14,7 @@ from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import Choice, HexId, Line, PageNumber, RowId, Strict
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.moments import At
+from pipeline.interfaces.http.submission import Budget
 from pipeline.interfaces.rest.documents import Status, accepted
 from pipeline.operations import documents
 from pipeline.operations.documents import Skipped, Verb
@@ -77,6 +78,13 @@ class FreshOptions(RetryOptions):
     """The options of a retry of a whole document."""
 
     fresh: StrictBool = Field(default=False, description="Call the provider even for cached pages.")
+
+
+class EscalateOptions(Strict):
+    """Where doubtful and failed pages go, and the most that this request may cost."""
+
+    provider: Choice = Field(default="", description="Empty: the provider that the document or the server names.")
+    budget: Budget = ""
 
 
 class MergeOptions(Strict):
@@ -154,6 +162,20 @@ def retry_failed(
     """Retry the failed pages and untried pages of a partial result; without any, the merge or the whole document."""
     return accepted(
         request, response, documents.retry_failed.by(caller, document_id, **(options or RetryOptions()).model_dump())
+    )
+
+
+@router.post("/{document_id}/escalate", status_code=202, dependencies=spender)
+def escalate(
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    document_id: HexId,
+    options: EscalateOptions | None = None,
+) -> DocumentView:
+    """Send doubtful and failed pages to another provider, and keep the better text of each."""
+    return accepted(
+        request, response, documents.escalate.by(caller, document_id, **(options or EscalateOptions()).model_dump())
     )
 
 

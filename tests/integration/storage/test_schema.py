@@ -109,6 +109,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "vector_codes",
         "vector_versions",
         "page_layouts",
+        "page_escalations",
         "screenshot_sources",
         "screenshots",
         "screenshot_rejections",

@@ -92,8 +92,15 @@ PAGE_TABLE = """
     COMPLETED   retry      RETRYING
     COMPLETED   promote    COMPLETED
     FAILED      promote    COMPLETED
+
+    COMPLETED   escalate   RETRYING
+    FAILED      escalate   RETRYING
+    FAILED      keep       COMPLETED
+    PENDING     keep       COMPLETED
+    RETRYING    keep       COMPLETED
 """
-"""docs/sources/documents.md#page-states; `wait` follows a transient error, `promote` takes an older attempt's text."""
+"""docs/sources/documents.md#page-states; `wait` follows a transient error, `promote` takes an older attempt's text, and
+`escalate` and `keep` are additions (#escalation)."""
 
 
 def rows(*tables: str) -> set[tuple[str, str, str]]:

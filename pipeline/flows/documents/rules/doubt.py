@@ -30,7 +30,23 @@ def is_garbled(words: Sequence[str]) -> bool:
 
 
 def is_doubtful(text: str, confidence: float | None, share: float | None = None, garbled: Sequence[str] = ()) -> bool:
-    """Whether to doubt a page: its `confidence` (0 to 1) is low, the model marked a word as illegible, the `share` of
-    uncertain words is high, or too many `garbled` words make no sense."""
-    unsure = confidence is not None and confidence < DOUBTFUL
-    return unsure or ILLEGIBLE in text or is_uncertain(share) or is_garbled(garbled)
+    """Whether to doubt a page: see `doubt`."""
+    return bool(doubt(text, confidence, share, garbled))
+
+
+def doubt(text: str, confidence: float | None, share: float | None = None, garbled: Sequence[str] = ()) -> str:
+    """Return why to doubt a page, in words; empty if its text seems right.
+
+    Its `confidence` (0 to 1) is low, the model marked a word as illegible, the `share` of uncertain words is high, or
+    too many `garbled` words make no sense.
+    """
+    reasons = []
+    if confidence is not None and confidence < DOUBTFUL:
+        reasons.append(f"recognition is {confidence:.0%} sure")
+    if share is not None and is_uncertain(share):
+        reasons.append(f"{share:.0%} of the words are uncertain")
+    if is_garbled(garbled):
+        reasons.append(f"{len(garbled)} words make no sense")
+    if ILLEGIBLE in text:
+        reasons.append("words are illegible")
+    return ", ".join(reasons)

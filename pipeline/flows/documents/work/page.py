@@ -4,8 +4,8 @@ Every transaction that changes pages locks their document first. So claims, resu
 one document come one after another, and exactly one transaction sees the last page settled.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import traces, work
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.lanes import Batch
 from pipeline.engine.retry import Policy
@@ -28,24 +28,25 @@ from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.queries import commonest_error
-from pipeline.flows.documents.rules.doubt import is_doubtful
+from pipeline.flows.documents.rules.doubt import doubt
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,
     DocumentEvent,
     DocumentStatus,
+    EscalationState,
     PageEvent,
     progress,
     settled_event,
 )
+from pipeline.flows.documents.work import escalation
 from pipeline.flows.documents.work.document import lock
+from pipeline.flows.documents.work.escalation import PAGE_OPERATION, Counts
 from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
 from pipeline.settings import Settings
 
 LEASE_MARGIN_S = 60
-PAGE_OPERATION = "page_to_markdown"
-"""The operation that the trace of a page's call names."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +125,9 @@ class _Counted:
     progress: int
 
 
-def _counted(document: Any, changes: Changes) -> _Counted:
-    completed = document.completed_count + len(changes.done)
-    failed = document.failed_count + len(changes.failed)
+def _counted(document: Any, counts: Counts) -> _Counted:
+    completed = document.completed_count + counts.completed
+    failed = document.failed_count + counts.failed
     event, before = None, DocumentStatus(document.status)
     if before is DocumentStatus.PROCESSING:
         event = settled_event(document.pages, completed, failed, allow_partial=document.allow_partial)
@@ -147,7 +148,10 @@ def _count(tx: Tx, document: Any, changes: Changes) -> None:
     """Update the document's counters, and move the document if no page is outstanding."""
     if not (changes.done or changes.failed):
         return
-    counted = _counted(document, changes)
+    counts = Counts(len(changes.done), len(changes.failed))
+    if document.escalate:
+        counts = escalation.settle(tx, document, changes.done, changes.failed)
+    counted = _counted(document, counts)
     values: dict[str, Any] = {
         "completed_count": counted.completed,
         "failed_count": counted.failed,
@@ -223,7 +227,10 @@ def settle_and_claim(
         claimed = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
         work.give_back(tx, CONVERT, row, claimed, counts=False)
     changes = _settle(tx, row, attempts) if attempts else Changes()
-    after = _counted(row, changes) if changes else row
+    after = row
+    if changes:
+        counts = Counts(len(changes.done), len(changes.failed))
+        after = lock(tx, document_id) if row.escalate else _counted(row, counts)
     document = DocumentState(row, DocumentStatus(after.status), after.progress)
     if document.status is not DocumentStatus.PROCESSING:
         # The document is paused or has ended its pages: it needs no wake-up for waiting pages.
@@ -268,36 +275,73 @@ def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
 
     An attempt whose claim was lost changes no page, but the ledger records it, since it may have cost money.
     """
+    called = [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)]
+    _charge_calls(tx, called)
     outcomes = [
         Outcome(each.unit, each.error, values=_text_of(each.answer) if each.answer else {}) for each in attempts
     ]
+    if document.escalate:
+        outcomes = _escalated(tx, document, attempts, outcomes)
     changes = work.settle(tx, CONVERT, document, *outcomes)
     held = changes.ids
-    _record(tx, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held)
-    _store_layouts(tx, [attempt for attempt in attempts if attempt.unit.id in held])
+    _record(tx, called, held)
+    replaced = {outcome.unit.id for outcome in outcomes if "content" in outcome.values}
+    _store_layouts(
+        tx, [attempt for attempt in attempts if attempt.unit.id in held and attempt.unit.id in replaced], document
+    )
     return changes
 
 
 def _text_of(answer: Answer) -> dict[str, Any]:
     """Return the columns to set on a page with this answer."""
     layout = answer.layout or {}
-    confidence, share = layout.get("confidence"), layout.get("uncertain")
     return {
         "content": storable(answer.text),
-        "confidence": confidence,
-        "uncertain_share": share,
-        "doubtful": is_doubtful(answer.text, confidence, share, layout.get("garbled", ())),
+        "confidence": layout.get("confidence"),
+        "uncertain_share": layout.get("uncertain"),
+        "doubtful": bool(_doubt_of(answer)),
     }
 
 
-def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
+def _doubt_of(answer: Answer) -> str:
+    layout = answer.layout or {}
+    return doubt(answer.text, layout.get("confidence"), layout.get("uncertain"), layout.get("garbled", ()))
+
+
+def _escalated(tx: Tx, document: Any, attempts: Sequence[Attempt], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the outcomes after escalation: a page whose answer is worse than its text keeps the text. Let doubtful
+    pages wait for the other provider."""
+    held = work.held(tx, CONVERT, outcomes)
+    known = escalation.known(tx, held)
+    doubts, changed = {}, []
+    for attempt, outcome in zip(attempts, outcomes, strict=True):
+        page_id, answer, row = attempt.unit.id, attempt.answer, known.get(attempt.unit.id)
+        changed.append(outcome)
+        if page_id not in held:
+            continue
+        if row is None:
+            if answer and (reason := _doubt_of(answer)):
+                doubts[page_id] = reason
+        elif row.state == EscalationState.OPEN and answer:
+            if not escalation.compare(tx, row, answer.text):
+                former = {"provider": row.former_provider, "model": row.former_model}
+                changed[-1] = replace(outcome, values=former)
+        elif row.state == EscalationState.OPEN and attempt.cost and escalation.room(tx, document).is_overdrawn:
+            # Another attempt may cost more than the budget has left, so there is none.
+            error = UnitError(str(attempt.error), kind=ErrorKind.PERMANENT)
+            changed[-1] = replace(outcome, error=error)
+    escalation.offer(tx, document, doubts, has_text=True)
+    return changed
+
+
+def _store_layouts(session: Session, attempts: Sequence[Attempt], document: Any) -> None:
     """Store the layouts of pages with a new text, and delete those whose new text has none."""
     answers = {attempt.unit.id: attempt.answer for attempt in attempts if attempt.answer}
     known = [
         {"page_id": page_id, "data": answer.layout} for page_id, answer in answers.items() if answer.layout is not None
     ]
-    # Only a page that a user retries can have an old layout, and that page does not use the cache.
-    retried = {attempt.unit.id for attempt in attempts if not attempt.unit.use_cache}
+    # Only a page that a user retries, which does not use the cache, or one that was escalated can have an old layout.
+    retried = {attempt.unit.id for attempt in attempts if document.escalate or not attempt.unit.use_cache}
     unknown = [page_id for page_id, answer in answers.items() if answer.layout is None and page_id in retried]
     if known:
         upsert(session, LAYOUTS, known)
@@ -318,7 +362,7 @@ _LEDGER = {is_sqlite: _ledger(is_sqlite=is_sqlite) for is_sqlite in (False, True
 
 
 def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
-    """Write the ledger and a trace of each call, and add the cost of new calls to the document."""
+    """Write the ledger."""
     rows = []
     for attempt in attempts:
         unit, answer, error = attempt.unit, attempt.answer, attempt.error
@@ -350,15 +394,22 @@ def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
         )
     if rows:
         tx.connection().execute(_LEDGER[tx.get_bind().dialect.name == "sqlite"], rows)
-    paid = [attempt for attempt in attempts if attempt.call_id]
-    new = traces.record_all(tx, [trace_of(attempt, tx.now) | {"kept": attempt.kept} for attempt in paid])
-    if cost := sum(attempt.cost for attempt in paid if attempt.call_id in new):
-        charge(tx, paid[0].unit.document_id, cost)
 
 
-def charge(session: Session, document_id: str, cost: float) -> None:
-    """Add the cost of new calls to the document."""
+def _charge_calls(tx: Tx, attempts: Sequence[Attempt]) -> None:
+    """Write a trace of each call, and add the cost of new calls to the document."""
+    calls = [trace_of(attempt, tx.now) | {"kept": attempt.kept} for attempt in attempts if attempt.call_id]
+    new = traces.record_all(tx, calls)
+    for call in calls:
+        if call["call_id"] in new and call["cost"]:
+            charge(tx, call)
+
+
+def charge(session: Session, call: Mapping[str, Any]) -> None:
+    """Add the cost of a new call to the document, and count it against the budget of an open escalation."""
+    document_id, cost = call["scope_id"], call["cost"]
     session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(cost=DOCUMENTS.c.cost + cost))
+    escalation.spend(session, document_id, int(call["unit"]), cost)
 
 
 def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:

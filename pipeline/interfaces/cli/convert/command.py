@@ -66,6 +66,8 @@ def convert(
     password_file: Annotated[
         str, typer.Option(metavar="FILE", help="Read that password from a file's first line, or - for standard input.")
     ] = "",
+    escalate: given.Escalate = "",
+    budget: given.Budget = "",
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
     """Convert files to Markdown.
@@ -82,6 +84,9 @@ def convert(
 
     At a terminal, the command asks for the password of an encrypted PDF. Penstock stores a copy that needs none, and
     forgets the password.
+
+    [bold]--escalate openai --budget 2.00[/bold] sends the pages that local conversion doubts to a model, for at most
+    2.00 a file; [bold]--budget 20p[/bold] for at most 20 pages. The better text of each page is kept.
 
     Work runs on the stack of [bold]penstock up[/bold], or on one that this command starts.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
@@ -100,10 +105,21 @@ def convert(
     def wish() -> given.Wish:
         from pipeline.flows.documents.submission import Options
 
-        options = Options(pages, provider, model, allow_partial, not no_cache, pictures, fresh=fresh, password=opens)
+        options = Options(
+            pages,
+            provider,
+            model,
+            allow_partial,
+            not no_cache,
+            pictures,
+            fresh=fresh,
+            escalate=escalate,
+            budget=budget,
+            password=opens,
+        )
         return given.Wish(options, format_, force, keep)
 
-    wanted = wish() if provider or model or pages else None
+    wanted = wish() if provider or model or pages or escalate or budget else None
     with _received(inputs) as sources:
         jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
         # If no option can be wrong, start the stack while this command imports its modules.

@@ -33,6 +33,8 @@ def watch(
     allow_partial: given.AllowPartial = False,
     format_: AsFormat = Format.MD,
     pictures: given.Pictures = False,
+    escalate: given.Escalate = "",
+    budget: given.Budget = "",
 ) -> None:
     """Convert every file in a folder, and those that appear there, until Ctrl-C.
 
@@ -55,7 +57,8 @@ def watch(
     from pipeline.standalone.stack import using_stack
 
     check_folder(output)
-    wish = given.Wish(Options(pages, provider, model, allow_partial, pictures=pictures), format_)
+    options = Options(pages, provider, model, allow_partial, pictures=pictures, escalate=escalate, budget=budget)
+    wish = given.Wish(options, format_)
     root = folder.resolve()
 
     def concerns(path: Path) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.nouns import count
+from pipeline.engine.views import money
 from pipeline.interfaces.cli.convert.judgement import Judgement, Verdict
 from pipeline.interfaces.cli.output import one_line, state
 
@@ -93,10 +94,26 @@ def line(job: Job) -> str:
     if job.document and job.document.doubtful_count and job.written:
         command = f"`penstock documents pages {job.document.id} --doubtful`"
         pages += f", [yellow]{job.document.doubtful_count:,} doubtful[/yellow] ({command})"
+    if job.document and job.document.settled and (went := escalation(job.document)):
+        pages += f", {went}"
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
     why = f": {one_line(job.problem)}" if job.problem else ""
     return f"{one_line(str(job.target.source))}{written}{ended}{pages}{why}"
+
+
+def escalation(document: "Document") -> str:
+    """How many pages went to another provider at what cost, and what to do about those that the budget left out; empty
+    without such pages."""
+    parts = []
+    if went := document.escalated_pages:
+        of = f"{went:,} of {count(document.pages, 'page')}"
+        parts.append(f"{of} went to {document.escalate} ({money(document.escalated_cost)})")
+    if unpaid := document.unpaid_pages:
+        more = "20p" if document.budget.endswith("p") else "2.00"
+        command = f"`penstock documents escalate {document.id} --budget {more}`"
+        parts.append(f"budget spent before {count(unpaid, 'page')}: {command} sends more")
+    return ", ".join(parts)
 
 
 def report(jobs: Sequence[Job]) -> Iterable[str]:
@@ -187,6 +204,9 @@ def as_json(job: Job) -> dict[str, Any]:
         "failed": document.failed_count if document else None,
         "doubtful": document.doubtful_count if document else None,
         "cost": document.cost if document else None,
+        "escalated": document.escalated_pages if document else None,
+        "escalated_cost": document.escalated_cost if document else None,
+        "unpaid": document.unpaid_pages if document else None,
         "error": job.error or job.judgement.reason or (document.error if document else None),
         "seconds": round(job.took_s, 3),
     }

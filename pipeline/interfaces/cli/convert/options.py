@@ -29,6 +29,13 @@ NoCache = Annotated[bool, typer.Option("--no-cache", help="Pay for every page ag
 Pictures = Annotated[
     bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes).")
 ]
+Escalate = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="The provider for pages that are doubtful or fail; 'none': leave them."),
+]
+Budget = Annotated[
+    str, typer.Option(metavar="MOST", help="The most that --escalate may spend on a file: 2.00 (money), 20p (pages).")
+]
 
 
 _MAX_PASSWORD = 1000
@@ -83,13 +90,17 @@ class Wish:
     """Replace no existing result."""
 
     def __post_init__(self) -> None:
+        from pipeline.flows.documents.service import other_provider
         from pipeline.providers import registry
         from pipeline.reading.files.source import check_page_range
 
         check_page_range(self.options.page_range)
         settings = all_settings()
+        provider = self.options.provider or settings.provider
+        if self.options.escalate or self.options.budget:
+            other_provider(settings, provider, self.options.escalate, self.options.budget)
         try:
-            registry.check(settings, self.options.provider or settings.provider, self.options.model)
+            registry.check(settings, provider, self.options.model)
         except UserError as error:
             # It is a usage error only if the user typed the provider.
             raise error if self.options.provider else UserError(str(error), code="settings") from error
@@ -123,4 +134,6 @@ class Wish:
             "pictures": options.pictures,
             "format": self.form.value,
         }
+        if options.escalate or options.budget:
+            made_with |= {"escalate": options.escalate, "budget": options.budget}
         return Origin(source, sha256(source), made_with)

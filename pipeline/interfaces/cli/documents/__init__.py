@@ -21,6 +21,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "resume": actions.resume,
     "retry": actions.retry,
     "retry-page": actions.retry_page,
+    "escalate": actions.escalate,
     "promote": actions.promote,
     "remerge": actions.remerge,
     "delete": actions.delete,

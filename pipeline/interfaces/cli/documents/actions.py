@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.documents.document import Id, Wait, carry_out, resolved
 from pipeline.interfaces.cli.output import confirm, err, one_line
 
@@ -67,6 +68,30 @@ def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model
 
     full_id, done = resolved(document_id), f"page {page} will be converted again"
     carry_out(lambda: act(full_id, page, provider=provider, model=model), done, wait=wait)
+
+
+def escalate(
+    document_id: Id,
+    provider: Annotated[str, typer.Option(help="Where the pages go. Default: where the document's pages went.")] = "",
+    budget: Annotated[
+        str, typer.Option(metavar="MOST", help="The most to spend now: 2.00 (money) or 20p (pages).")
+    ] = "",
+    wait: Wait = False,
+) -> None:
+    """Send doubtful and failed pages to another provider, and keep the better text of each.
+
+    [bold]penstock documents escalate 3f2a --provider openai --budget 2.00[/bold]
+    """
+    from pipeline.operations.documents import escalate as act
+    from pipeline.operations.documents import status
+
+    full_id = resolved(document_id)
+    before = status(full_id).escalated_pages
+    carry_out(
+        lambda: act(full_id, provider=provider, budget=budget),
+        lambda now: f"{count(now.escalated_pages - before, 'page')} sent to {now.escalate}",
+        wait=wait,
+    )
 
 
 def promote(document_id: Id, page: int, attempt: int, wait: Wait = False) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json
+from pipeline.interfaces.cli.convert.job import escalation
 from pipeline.interfaces.cli.documents.document import Id, resolved
 from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, print_text, state
 
@@ -35,6 +36,11 @@ def show(document_id: Id, as_json: Json = False) -> None:
     elif document.doubtful_count:
         count = f"{document.doubtful_count:,} of {document.pages:,}"
         shown["doubtful pages"] = f"{count}; `penstock documents pages {document.id} --doubtful` lists them"
+    for name in ("escalate", "budget", "escalated_pages", "escalated_cost", "unpaid_pages"):
+        shown.pop(name, None)
+    if document.escalate:
+        to = f"to {document.escalate}" + (f", budget {document.budget}" if document.budget else "")
+        shown["escalation"] = f"{to}; {escalation(document) or 'no page went there'}"
     shown["cost"] = _cost(document, paid)
     print_pairs(
         [
@@ -79,12 +85,13 @@ def pages(
             str(len(page.content)),
             _certainty(page),
             one_line(f"{page.provider} {page.model}"),
+            one_line(_escalation(page)),
             one_line(page.error),
         ]
 
     print_list(
         find(resolved(document_id), status=PageStatus.FAILED if failed else None, doubtful=doubtful),
-        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ERROR"),
+        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ESCALATION?", "ERROR"),
         row,
         as_json=as_json,
         none="No page has failed."
@@ -93,6 +100,15 @@ def pages(
         if doubtful
         else "The document has no pages yet.",
     )
+
+
+def _escalation(page: "PageView") -> str:
+    """Where the page went, why, and what came of it; empty if it stayed."""
+    if (escalated := page.escalation) is None:
+        return ""
+    cost = f" ({money(escalated.cost)})" if escalated.cost else ""
+    why = f": {escalated.outcome}" if escalated.outcome else ""
+    return f"{escalated.provider}, {escalated.reason}; {escalated.state}{cost}{why}"
 
 
 def _certainty(page: "PageView") -> str:

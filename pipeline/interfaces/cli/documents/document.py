@@ -29,9 +29,10 @@ def resolved(prefix: str) -> str:
     return resolve(prefix)
 
 
-def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -> None:
-    """Call `act` and print the document with the words `done` for the act. If it is not settled and no stack runs, hint
-    at `penstock up`.
+def carry_out(act: "Callable[[], Document]", done: "str | Callable[[Document], str]", *, wait: bool = False) -> None:
+    """Call `act` and print the document with the words `done` for the act, or those that `done` makes of it.
+
+    If it is not settled and no stack runs, hint at `penstock up`.
 
     `wait`: show its progress until it is at rest or paused, on the running stack or on one of its own, and exit with
     the exit code that `penstock convert` would.
@@ -56,9 +57,10 @@ def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -
         raise typer.Exit(job.exit_code)
 
 
-def _print_result(document: "Document", done: str) -> None:
+def _print_result(document: "Document", done: "str | Callable[[Document], str]") -> None:
     name = one_line(document.filename)
-    err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
+    words = done if isinstance(done, str) else done(document)
+    err.print(f"{document.id} {name}: {words}. Now {state(document.status.name)}", soft_wrap=True)
 
 
 def _followed(document: "Document", stack: "Stack") -> "Job":

@@ -16,6 +16,7 @@ from pydantic import (
 
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http.fields import Base64, Line, Url, Word, clean_lines
+from pipeline.interfaces.http.submission import Budget
 from pipeline.operations.refusal import Refused
 from pipeline.settings import LOCAL
 
@@ -70,7 +71,7 @@ class _Options(BaseModel):
 
 
 class ConvertOptions(_Options):
-    """The options of a conversion. `provider` and `model` are additions of Penstock."""
+    """The options of a conversion. `provider`, `model`, `escalate` and `budget` are additions of Penstock."""
 
     to_formats: Formats = ["md"]
     page_range: PageRange | None = Field(default=None, description="First and last page, from 1.")
@@ -84,6 +85,8 @@ class ConvertOptions(_Options):
     md_page_break_placeholder: PageBreak = ""
     provider: Word | None = Field(default=None, description="A configured provider; default: the server's.")
     model: Line = ""
+    escalate: Word | None = Field(default=None, description="The provider for doubtful and failed pages.")
+    budget: Budget = ""
 
     def submission(self, default_provider: str) -> Options:
         """The options to submit. Keeps pictures only for `embedded` with local conversion."""
@@ -95,6 +98,8 @@ class ConvertOptions(_Options):
             model=self.model,
             allow_partial=not self.abort_on_error,
             pictures=embedded,
+            escalate=self.escalate or "",
+            budget=self.budget,
         )
 
     @property

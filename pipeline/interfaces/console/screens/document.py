@@ -23,6 +23,8 @@ from pipeline.interfaces.http.fields import HexId, Line
 from pipeline.operations import documents as flow
 from pipeline.operations.documents import Document
 from pipeline.operations.events import Filter
+from pipeline.providers import registry
+from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=reader)
@@ -152,6 +154,7 @@ def show(
         tab=tab.value,
         acts=acts(document),
         choices=choices(context.settings),
+        others=[name for name in registry.names(context.settings) if name not in {document.provider, LOCAL}],
         any_model=request.state.caller.is_admin,
         can_retry=can_retry(document),
         can_retry_pages=can_retry_pages(document),

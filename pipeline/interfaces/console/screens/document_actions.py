@@ -13,6 +13,7 @@ from pipeline.interfaces.console.document_acts import choices, chosen
 from pipeline.interfaces.console.words import plural
 from pipeline.interfaces.http.dependencies import ByCaller, InContext, spender, writer
 from pipeline.interfaces.http.fields import Choice, HexId, Line, PageNumber, RowId, Strict
+from pipeline.interfaces.http.submission import Budget
 from pipeline.operations import documents
 
 router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=writer)
@@ -79,6 +80,26 @@ def retry(request: Request, caller: ByCaller, document_id: HexId, how: How) -> R
     choice, fresh = how
     document = documents.retry.by(caller, document_id, **choice, fresh=fresh)
     return done(request, f"{document.filename} is being converted again{_by(choice)}.")
+
+
+class EscalationForm(Strict):
+    """Where the doubtful pages go, and the most that this may cost."""
+
+    provider: Choice = ""
+    budget: Budget = ""
+
+
+@router.post("/{document_id}/escalate", dependencies=spender)
+def escalate(
+    request: Request, caller: ByCaller, document_id: HexId, form: Annotated[EscalationForm, Form()]
+) -> Response:
+    """Send the doubtful and failed pages to another provider."""
+    before = documents.status.by(caller, document_id).escalated_pages
+    document = documents.escalate.by(caller, document_id, provider=form.provider, budget=form.budget)
+    if not (went := document.escalated_pages - before):
+        left = f": the budget leaves {plural(document.unpaid_pages, 'page')}" if document.unpaid_pages else ""
+        return done(request, f"No page of {document.filename} goes to {document.escalate}{left}.")
+    return done(request, f"{plural(went, 'page')} of {document.filename} sent to {document.escalate}.")
 
 
 @router.post("/{document_id}/retry-failed", dependencies=spender)

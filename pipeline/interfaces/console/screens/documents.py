@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import PenstockError
 from pipeline.flows.documents.catalog import Filter
+from pipeline.flows.documents.service import other_provider
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.views import Hit
 from pipeline.interfaces.console import live
@@ -160,6 +161,7 @@ def _options(context: Context) -> dict[str, Any]:
     return {
         "providers": [LOCAL, *sorted(settings.providers)],
         "provider": settings.provider,
+        "escalate": other_provider(settings, settings.provider, "", "")["escalate"],
         "models": sorted(models - {"", "*"}),
         "most_mb": settings.api.max_upload_mb,
         "most_files": MOST_FILES,

@@ -17,7 +17,7 @@ from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.views import ItemView, ShownItem, shown_item
 from pipeline.interfaces.http.fields import Choice, HexId, Line
 from pipeline.interfaces.http.remote import fetched
-from pipeline.interfaces.http.submission import PAGES, PageRange
+from pipeline.interfaces.http.submission import PAGES, Budget, PageRange
 from pipeline.interfaces.http.uploads import File
 from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
 from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
@@ -40,6 +40,8 @@ class Conversion(Arguments):
     model: Choice = ""
     fresh: bool = Field(default=False, description="Make a new document even if one of the same file exists.")
     allow_partial: bool = Field(default=True, description="Merge the completed pages though others failed.")
+    escalate: Choice = Field(default="", description="The provider for doubtful and failed pages; `none`: leave them.")
+    budget: Budget = ""
     wait_s: WaitS = 45
 
 
@@ -99,7 +101,8 @@ async def convert_document(call: Call, arguments: Address | FileOrAddress) -> Co
     Returns the document with its id, and the beginning of its Markdown once that is ready. If conversion takes longer,
     it continues: call get_status. Penstock converts the same file with the same options only once.
     """
-    options = Options(**arguments.model_dump(include={"page_range", "provider", "model", "fresh", "allow_partial"}))
+    chosen = {"page_range", "provider", "model", "fresh", "allow_partial", "escalate", "budget"}
+    options = Options(**arguments.model_dump(include=chosen))
     await call.report(0, None, "checking the file")
     if isinstance(arguments, FileOrAddress) and arguments.path:
         document = await run_sync(_submit_path, call, arguments.path, options)
