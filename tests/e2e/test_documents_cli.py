@@ -215,6 +215,31 @@ def test_every_view_marks_a_picture_that_recognition_cannot_read_as_doubtful(cli
     assert f"1 of 1; `penstock documents pages {document} --doubtful` lists them" in shown.out
 
 
+def test_a_doubtful_page_goes_to_a_model_within_a_budget(cli: Cli, provider: ProviderServer) -> None:
+    picture_of(["Съешь ещё этих мягких", "французских булок"]).save(cli.cwd / "scan.png")
+    convert_it = ["convert", "scan.png", "--escalate", "ai", "--budget"]
+    poor = cli.run(*convert_it, "0.01")
+    document = cli.newest()
+    assert "1 doubtful" in poor.err
+    more = f"budget spent before 1 page: `penstock documents escalate {document} --budget 2.00` sends more"
+    assert more in poor.err
+    assert provider.records == []
+
+    rich = cli.run(*convert_it, "2.00")
+    assert (rich.code, len(provider.records)) == (0, 1), rich.err
+    assert re.search(r"1 of 1 page went to ai \(0\.\d+\)$", rich.err.rstrip())
+    assert "The picture has" in (cli.cwd / "scan.png.md").read_text()
+    page = json.loads((cli.cwd / "scan.png.manifest.json").read_text())["pages"][0]
+    assert (page["provider"], page["escalation"]["state"], page["doubtful"]) == ("ai", "replaced", False)
+    assert page["escalation"]["cost"] == sum(attempt["cost"] for attempt in page["attempts"]) > 0
+    assert [attempt["provider"] for attempt in page["attempts"]] == ["local", "ai"]
+    shown, pages = cli.run_all([["documents", "show", document], ["documents", "pages", document]])
+    assert re.search(r"^escalation +to ai, budget 2\.00; 1 of 1 page went to ai", shown.out, re.MULTILINE)
+    assert "ai, recognition is" in pages.out
+    assert cli.run("documents", "escalate", document).code == 0, "nothing is left to send"
+    assert len(provider.records) == 1
+
+
 def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:
     document = convert(cli)
     prompted = cli.run("documents", "delete", document, stdin="n\n")

@@ -220,17 +220,20 @@ def escalate(
         if not columns["escalate"]:
             message = f"name the provider for the doubtful pages of document {document_id}: --provider NAME"
             raise UserError(message, code="usage")
-        # The budget is for this request: earlier ones have had their share.
-        if columns["budget_cost"] is not None:
-            columns["budget_cost"] += document.escalated_cost
-        if columns["budget_pages"] is not None:
-            columns["budget_pages"] += document.escalated_pages
-        which = DOCUMENTS.c.id == document_id
-        tx.execute(update(DOCUMENTS).where(which).values(**columns, unpaid_pages=0, updated_at=tx.now))
-        if admitted := _escalate(tx, _lock(tx, document_id)):
+        if admitted := _escalate(tx, _grant(tx, document, columns)):
             charge(admitted)
 
     return _change(context, document_id, act)
+
+
+def _grant(tx: Tx, document: Any, columns: dict[str, Any]) -> Any:
+    """Give the document the columns of `other_provider`, for a new request, and return its row. The budget is for this
+    request: what earlier ones spent comes on top."""
+    most = {"budget_cost": document.escalated_cost, "budget_pages": document.escalated_pages}
+    totals = {name: columns[name] + spent for name, spent in most.items() if columns[name] is not None}
+    values = {**columns, **totals, "unpaid_pages": 0, "updated_at": tx.now}
+    tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document.id).values(**values))
+    return _lock(tx, document.id)
 
 
 def _escalate(tx: Tx, document: Any) -> int:
@@ -404,8 +407,7 @@ def revive(
         wanted = other_provider(context.settings, document.provider, escalate, budget)
         is_new = (wanted["escalate"], wanted["budget"]) != (document.escalate, document.budget)
         if (escalate or budget) and is_new:
-            tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**wanted))
-            now = _lock(tx, document_id)
+            now = _grant(tx, _lock(tx, document_id), wanted)
             if wanted["escalate"] and (now.status, DocumentEvent.RETRY_PAGES) in DOCUMENT.legal and now.pages:
                 _escalate(tx, now)
 
