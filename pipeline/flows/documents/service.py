@@ -215,6 +215,8 @@ def escalate(
     def act(tx: Tx, document: Any) -> None:
         if not document.pages:
             raise UserError(f"document {document_id} has no pages yet", code="illegal_state")
+        if document.type in TEXT_TYPES:  # no model reads them better than this machine
+            return
         own = document.escalate or other_provider(context.settings, document.provider, "", "").get("escalate", "")
         columns = other_provider(context.settings, document.provider, provider or own or NEVER, budget)
         if not columns["escalate"]:
@@ -291,7 +293,10 @@ def other_provider(settings: Settings, provider: str, escalate: str, budget: str
     elif name:
         registry.check(settings, name)
     text = budget or (settings.documents.escalate_budget if name else "")
-    most = parse_budget(text)
+    try:
+        most = parse_budget(text)
+    except ValueError as error:
+        raise UserError(str(error), code="usage") from None
     if budget and not name:
         message = "a budget needs a provider for the doubtful pages: name one with --escalate, other than the first"
         raise UserError(message, code="usage")

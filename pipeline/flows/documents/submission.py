@@ -18,6 +18,7 @@ from pipeline.engine.transaction import Tx
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import document_view
+from pipeline.flows.documents.rules.escalation import NEVER
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
@@ -124,7 +125,7 @@ def submit_copy(
     """
     settings = context.settings
     if info.type in TEXT_TYPES:  # no model reads them better than this machine, free of charge
-        options = replace(options, provider=LOCAL, model="")
+        options = replace(options, provider=LOCAL, model="", escalate=NEVER, budget="")
     provider = options.provider or settings.provider
     numbers = parse_page_range(options.page_range, info.pages)
     pages = _shortest(numbers, info.pages)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.engine.errors import UserError
 from pipeline.flows.documents.rules.doubt import is_uncertain
 
 NEVER = "none"
@@ -36,7 +35,7 @@ class Budget:
 def parse_budget(text: str) -> Budget:
     """Return a budget: `2.00` is money in the currency of the provider's prices, `20p` is pages; empty: no limit.
 
-    Raises `UserError`.
+    Raises `ValueError`.
     """
     if not text:
         return Budget()
@@ -45,7 +44,7 @@ def parse_budget(text: str) -> Budget:
         return Budget(pages=int(match[1]))
     if match and not match[2] and float(match[1]) <= MOST_COST:
         return Budget(cost=float(match[1]))
-    raise UserError(f"{text[:40]!r} is not a budget: write money, such as 2.00, or pages, such as 20p", code="usage")
+    raise ValueError(f"{text[:40]!r} is not a budget: write money, such as 2.00, or pages, such as 20p")
 
 
 @dataclass(frozen=True)
