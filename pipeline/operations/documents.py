@@ -259,6 +259,7 @@ def explained(caller: Caller, documents: Collection[Document]) -> list[Document]
     return [replace(document, reason=known.get(document.id)) for document in documents]
 
 
+paid_attempts, doubtful_pages = reads(queries.paid_attempts), reads(queries.doubtful_pages)
 pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(queries.attempts), reads(queries.costs)
 resolve, load_beside, retries = reads(queries.resolve), reads(queries.load_beside), reads(reasoning.retries)
 cells, page_numbers, layouts = reads(strip.cells), reads(strip.numbers), reads(queries.layouts)

@@ -231,6 +231,33 @@ def attempts(
         return [view_of(AttemptView, row) for row in session.execute(query)]
 
 
+def doubtful_pages(context: Context, filename: str, size_bytes: int) -> list[int]:
+    """Return the numbers in the file, ascending, of pages that are doubtful in any document of this name and size."""
+    query = (
+        select(PAGES.c.page_source)
+        .join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id)
+        .where(DOCUMENTS.c.filename == filename, DOCUMENTS.c.size_bytes == size_bytes, PAGES.c.doubtful)
+    )
+    with context.db.read() as session:
+        return sorted(set(session.scalars(query)))
+
+
+def paid_attempts(context: Context, document_id: str) -> list[AttemptView]:
+    """Return the document's attempts, oldest first, with the call that answered in place of each copy from the cache:
+    its time, tokens and cost, at this document's page. Leaves out copies whose call retention removed."""
+    own = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.page, ATTEMPTS.c.id)
+    with context.db.read() as session:
+        rows = session.execute(own).all()
+        keys = {row.cache_key for row in rows if row.cached and row.cache_key}
+        answered: dict[str, Any] = {}
+        for portion in portions(keys):
+            called = (ATTEMPTS.c.cache_key.in_(portion), ~ATTEMPTS.c.cached, ATTEMPTS.c.status == "completed")
+            for row in session.execute(select(ATTEMPTS).where(*called).order_by(ATTEMPTS.c.id)):
+                answered[row.cache_key] = row
+    calls = [(row, answered.get(row.cache_key) if row.cached else row) for row in rows]
+    return [view_of(AttemptView, call, page=row.page, page_source=row.page_source) for row, call in calls if call]
+
+
 def costs(context: Context, document_id: str) -> list[CostView]:
     """Return the sums of a document's attempts by provider and model, dearest first, without attempts that retention
     removed."""

@@ -15,6 +15,10 @@ COMMANDS = {
     "convert": ("convert.command:convert", "Convert files to Markdown."),
     "watch": ("convert.inbox:watch", "Convert every file in a folder, and those that appear there, until Ctrl-C."),
     "connect": ("connect:app", "Convert the documents of another system, and write the results back to it."),
+    "compare": (
+        "compare.command:compare",
+        "Convert a few pages of a file with several providers or models, and show the results side by side.",
+    ),
     "up": (
         "stack:up",
         (
@@ -133,7 +137,7 @@ COMMANDS = {
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _OF_CELERY = {"worker", "beat", "flower"}
 """Commands that also take Celery's options, `--help` among them."""
-_FILLED = {"convert", "watch", "console", "search", "events", "node"}
+_FILLED = {"convert", "watch", "compare", "console", "search", "events", "node"}
 """Commands whose paragraphs fill the terminal's lines; others keep their line breaks."""
 
 

@@ -68,7 +68,9 @@ class Board:
         """Show the bar of all files, or of the only one before it is submitted."""
         if not self._several:
             if self._jobs[0].document is None and not self._jobs[0].ended:
-                self._progress.show("", Bar(self._jobs[0].target.source.name, 0, None, "", waits="being read"))
+                self._progress.show(
+                    "", Bar(self._jobs[0].label or self._jobs[0].target.source.name, 0, None, "", waits="being read")
+                )
             else:
                 self._progress.remove("")
             return
@@ -89,7 +91,7 @@ class Board:
         figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
         done = document.completed_count + document.failed_count
         return Bar(
-            job.target.source.name,
+            job.label or job.target.source.name,
             done,
             document.pages or None,
             figures,

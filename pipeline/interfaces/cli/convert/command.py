@@ -124,7 +124,7 @@ def convert(
         jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
         # If no option can be wrong, start the stack while this command imports its modules.
         starts = wanted is None and _has_news(jobs, force=force)
-        with _demand() if starts else nullcontext() as demanded:
+        with stack_on_demand() if starts else nullcontext() as demanded:
             left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
     _print_result(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
@@ -161,7 +161,9 @@ def _convert(
         _judge_existing(job, wish, several=len(jobs) > 1)
     wanted = [job for job in jobs if job.is_wanted]
     if any(map(_begins_well, wanted)):
-        with nullcontext(demanded) if demanded else _demand() as held:  # a stack starts while the files are read
+        with (
+            nullcontext(demanded) if demanded else stack_on_demand() as held
+        ):  # a stack starts while the files are read
             with err.status("Starting …"):
                 accepted = any(_is_accepted(job, wish, several=len(jobs) > 1) for job in wanted)
             if accepted:
@@ -200,7 +202,7 @@ def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) ->
 
 
 @contextmanager
-def _demand() -> Iterator["Demand"]:
+def stack_on_demand() -> Iterator["Demand"]:
     """Start the stack unless it runs, import the modules of the conversion in the meantime, and keep the stack up
     during the block. Does not wait until the stack is ready."""
     from pipeline.standalone.demand import demand

@@ -40,6 +40,8 @@ class Job:
     """The text for standard output, written once the bars are gone."""
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
+    label: str = ""
+    """The job's name in bars and lines, if not that of its source."""
 
     @property
     def is_wanted(self) -> bool:
@@ -99,7 +101,7 @@ def line(job: Job) -> str:
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
     why = f": {one_line(job.problem)}" if job.problem else ""
-    return f"{one_line(str(job.target.source))}{written}{ended}{pages}{why}"
+    return f"{one_line(job.label or str(job.target.source))}{written}{ended}{pages}{why}"
 
 
 def escalation(document: "Document") -> str:

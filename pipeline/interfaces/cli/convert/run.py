@@ -1,9 +1,10 @@
 """Runs jobs of `penstock convert` on a stack: submits, watches, and writes each finished result at once."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,26 +23,66 @@ if TYPE_CHECKING:
 def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     """Convert the files of those jobs that have not ended, on the stack, until each has its outcome. Raises `UserError`
     if a running worker does not know the provider."""
-    from contextlib import ExitStack
-
     from pipeline.process import get_context
     from pipeline.providers import registry
     from pipeline.settings import get_settings
-    from pipeline.standalone.stack import using_stack
 
     advice = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
+    provider = wish.options.provider or get_settings().provider
+
+    def submit_next(job: Job, progress: Progress) -> None:
+        nonlocal wish
+        wish = _submit(job, wish, progress)
+
+    follow(
+        jobs,
+        demanded,
+        begin=lambda: registry.check_workers(get_context().redis, provider),
+        submit=submit_next,
+        finish=partial(finish, wish=wish),
+        advice=advice,
+    )
+
+
+def follow(
+    jobs: Sequence[Job],
+    demanded: "Demand",
+    *,
+    submit: Callable[[Job, Progress], None],
+    finish: Callable[[Job, "Document"], None],
+    begin: Callable[[], None] = lambda: None,
+    advice: str = "run the same command again to continue",
+) -> None:
+    """Submit the jobs that have not ended, on the stack, and show their progress until `finish` has ended each.
+
+    `begin`: called once the stack runs. `advice`: how to go on after Ctrl-C.
+    """
+    from contextlib import ExitStack
+
+    from pipeline.operations.documents import watch
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import using_stack
+
     interrupted = f"Interrupted. Nothing is lost: {advice}. `penstock documents` lists, cancels and deletes documents."
     with ExitStack() as held:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings(), demanded))
         with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
-            registry.check_workers(get_context().redis, wish.options.provider or get_settings().provider)
+            begin()
             board = Board(jobs, progress)
+            waiting: dict[str, list[Job]] = {}
             for job in jobs:
                 if not job.ended:
-                    wish = _submit(job, wish, progress)
+                    submit(job, progress)
                     board.show(job)
-            _watch(jobs, wish, board)
+                if job.document is not None:
+                    waiting.setdefault(job.document.id, []).append(job)
+            for document in watch(list(waiting), idle=board.keep):
+                for job in waiting[document.id]:
+                    job.document = document
+                    if document.settled:
+                        finish(job, document)
+                    board.show(job)
 
 
 def _submit(job: Job, wish: Wish, progress: Progress) -> Wish:
@@ -72,22 +113,6 @@ def submit(job: Job, wish: Wish) -> None:
         job.document = documents.submit(job.target.source, wish.options)
     except UserError as error:
         job.error, job.code, job.ended = str(error), error.code, True
-
-
-def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
-    """Show the documents' progress, and write each finished result at once."""
-    from pipeline.operations.documents import watch
-
-    waiting: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.document is not None:
-            waiting.setdefault(job.document.id, []).append(job)
-    for document in watch(list(waiting), idle=board.keep):
-        for job in waiting[document.id]:
-            job.document = document
-            if document.settled:
-                finish(job, document, wish)
-            board.show(job)
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
