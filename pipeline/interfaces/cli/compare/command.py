@@ -116,6 +116,7 @@ def _numbers(pages: str, in_file: int) -> list[int]:
 
 def _converted(file: Path, names: Sequence[str], numbers: Sequence[int], demanded: "Demand") -> list[Job]:
     """Convert these pages with each provider; return their ended jobs, in order."""
+    from pipeline.flows.documents.rules.escalation import NEVER
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.run import follow
     from pipeline.interfaces.cli.convert.targets import Target
@@ -124,7 +125,8 @@ def _converted(file: Path, names: Sequence[str], numbers: Sequence[int], demande
     def submit(job: Job, _progress: "Progress") -> None:
         provider, _, model = job.label.partition(":")
         try:
-            options = Options(",".join(map(str, numbers)), provider, model, allow_partial=True)
+            # A doubtful page would otherwise go to the provider of the settings, and the texts would be that one's.
+            options = Options(",".join(map(str, numbers)), provider, model, allow_partial=True, escalate=NEVER)
             job.document = documents.submit(file, options)
         except UserError as error:
             job.error, job.ended = str(error), True
@@ -159,7 +161,10 @@ def _result(settings: "Settings", job: Job) -> "Candidate":
         )
         for page in documents.pages(job.document.id)
     ]
-    return Candidate(job.label, model, has_price, job.document.id, job.status, job.problem or None, pages)
+    problem = job.problem
+    if job.document.provider != provider:
+        problem = f"Penstock reads files of this type itself, without {provider}"
+    return Candidate(job.label, model, has_price, job.document.id, job.status, problem or None, pages)
 
 
 def _with_shares(candidate: "Candidate", found: Mapping[tuple[str, int], "Difference"]) -> "Candidate":
