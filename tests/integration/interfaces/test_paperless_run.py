@@ -417,6 +417,18 @@ def test_a_file_that_needs_no_text_layer_is_not_uploaded(
     assert server.names(stored) == {"penstock-done"}
 
 
+def test_a_tag_given_while_the_pdf_is_made_stays(server: PaperlessServer, flow: Flow, over: Callable[..., Run]) -> None:
+    stored = server.add(b"a", "penstock")
+
+    def made() -> Iterator[bytes]:
+        stored.tags = [*stored.tags, server.tag("late")]
+        yield b""
+
+    flow.pdfs = made()
+    assert over(Part.PDF).outcomes == {"written": 1}
+    assert server.names(stored) == {"penstock-done", "late"}
+
+
 def test_an_uploaded_pdf_that_a_workflow_tags_is_not_uploaded_again(
     server: PaperlessServer, flow: Flow, over: Callable[..., Run]
 ) -> None:

@@ -34,6 +34,12 @@ class Record:
     failed: str = ""
     """Why the document failed; empty while it is under way."""
 
+    @property
+    def uploaded(self) -> str:
+        """The SHA-256 of the PDF if it may be in paperless because of us; a file that needs no text layer is its own
+        searchable PDF."""
+        return self.pdf_sha256 if self.sent_at else ""
+
     @classmethod
     def of(cls, document: PaperlessDocument) -> "Record":
         return cls(document.id, str(document.source().checksum), digest(document.content), document.title)

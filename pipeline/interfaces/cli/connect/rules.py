@@ -56,7 +56,7 @@ def judge(record: Record, current: "PaperlessDocument | None", waiting: int, tex
     """Compare a document with its state when taken. `text`: the text to write; None writes none."""
     if current is None or waiting not in current.tags:
         return Verdict.DROP
-    if current.source(record.pdf_sha256).checksum != record.checksum:
+    if current.source(record.uploaded).checksum != record.checksum:
         return Verdict.RETAKE
     if text is not None and digest(current.content) not in {record.content, digest(text)}:
         return Verdict.EDITED

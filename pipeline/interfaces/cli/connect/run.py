@@ -40,7 +40,7 @@ MOST_TITLE_PAGES = 3
 _OURS = NO_READER | {"disk_full", "permission", "io_error", "busy"}
 """Codes of errors for which this machine is to blame, not the file."""
 _MOST_DOWN = 3
-"""Requests in a row that fail for want of an answer, after which paperless is down."""
+"""Documents in a row for which paperless gives no answer, after which it is down."""
 
 
 class Outcome(StrEnum):
@@ -118,16 +118,15 @@ class Run:
                 if fault.code == "http_401" or self._down >= _MOST_DOWN:
                     raise
                 self._end(row, Outcome.LEFT, str(fault))
-        else:
-            self._down = 0
 
     def _take(self, row: PaperlessDocument) -> None:
         current = self.paperless.document(row.id)
+        self._down = 0
         if current is None or self.tags.waiting not in current.tags:
             self._end(row, Outcome.DROPPED, "it is gone, or lost its tag")
             return
         record = self.records.load(row.id)
-        if record is None or record.failed or current.source(record.pdf_sha256).checksum != record.checksum:
+        if record is None or record.failed or current.source(record.uploaded).checksum != record.checksum:
             self.records.remove(row.id)
             record = Record.of(current)
             self.records.save(record)  # before anything takes long: later edits count as a user's
@@ -174,7 +173,8 @@ class Run:
         if text == "":
             raise Failed("no text was found in it, so its text in paperless stays")
         current = self.paperless.document(row.id)
-        if current and record.sent_at and not record.consumed and current.has_version(record.pdf_sha256):
+        self._down = 0
+        if current and record.uploaded and not record.consumed and current.has_version(record.uploaded):
             # Paperless has replaced the text by the one that it read in our version.
             record.content, record.consumed = digest(current.content), True
             self.records.save(record)
@@ -206,6 +206,7 @@ class Run:
             with _blaming_document():
                 pdf = documents.searchable_pdf(record.document, progress=partial(self._show_pages, taken.row))
             self.records.keep_pdf(record, pdf.read_bytes())
+            return False  # that may have taken minutes: look at the document again before any change
         if current.versions is None:
             if is_upload(current.name) or self.paperless.has_file(record.pdf_md5):
                 return True
@@ -238,6 +239,7 @@ class Run:
         record = self.records.load(row.id) or Record(row.id, "", "", row.title)
         record.failed = why
         self.records.save(record)
+        self.records.pdf(row.id).unlink(missing_ok=True)
         self._end(row, Outcome.FAILED, why)
 
     def _end(self, row: PaperlessDocument, outcome: Outcome, why: str = "", document: "Document | None" = None) -> None:
