@@ -230,9 +230,13 @@ def escalate(
 
 def _grant(tx: Tx, document: Any, columns: dict[str, Any]) -> Any:
     """Give the document the columns of `other_provider`, for a new request, and return its row. The budget is for this
-    request: what earlier ones spent comes on top."""
-    most = {"budget_cost": document.escalated_cost, "budget_pages": document.escalated_pages}
-    totals = {name: columns[name] + spent for name, spent in most.items() if columns[name] is not None}
+    request: what earlier ones spent, and have reserved, comes on top."""
+    totals: dict[str, Any] = {}
+    if columns["budget_pages"] is not None:
+        totals["budget_pages"] = columns["budget_pages"] + document.escalated_pages
+    if columns["budget_cost"] is not None:
+        reserved = escalation.reserve(tx, document)
+        totals["budget_cost"] = columns["budget_cost"] + document.escalated_cost + reserved
     values = {**columns, **totals, "unpaid_pages": 0, "updated_at": tx.now}
     tx.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document.id).values(**values))
     return _lock(tx, document.id)

@@ -16,17 +16,25 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.engine.work import Work
 from pipeline.flows.documents import files, plan, service
 from pipeline.flows.documents.flow import FLOW
-from pipeline.flows.documents.models import PAGES
+from pipeline.flows.documents.models import ESCALATIONS, PAGES
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
-from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentStatus, PageStatus, progress
+from pipeline.flows.documents.states import (
+    AT_REST,
+    DOCUMENT,
+    PAGE,
+    DocumentStatus,
+    EscalationState,
+    PageStatus,
+    progress,
+)
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
 from pipeline.flows.documents.work.document import MERGE, SPLIT, ClaimLost
@@ -57,11 +65,22 @@ LEGAL_CHANGES: dict[str, set[tuple[int, int]]] = {
 }
 
 outcomes = st.sampled_from(
-    ["good", "good", ErrorKind.PERMANENT, ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.CANCELLED]
+    [
+        "good",
+        "doubtful",
+        "doubtful",
+        ErrorKind.PERMANENT,
+        ErrorKind.TRANSIENT,
+        ErrorKind.RATE_LIMITED,
+        ErrorKind.CANCELLED,
+    ]
 )
 workers = st.sampled_from(WORKERS)
 queues = st.sampled_from([CPU, CPU, "vision.openai"])
 choices = st.sampled_from([Choice(), Choice(), Choice("openai"), Choice("local")])
+budgets = st.sampled_from(["", "0", "1p", "2p", "1.5", "2.5"])
+costs = (0.1, 1.0)
+"""A call costs at most 1, which its page has reserved."""
 shifts = st.sampled_from([0, 0, 1000, -1000])
 """Seconds by which a claiming worker's clock differs: pages that wait become due, or the lease is over at once."""
 late = st.sampled_from([0, 0, 1, 1, 2])
@@ -122,6 +141,14 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(choice=choices)
     def retry_failed(self, choice: Choice) -> None:
         self.command(service.retry_failed, choice)
+
+    @precondition(lambda self: self.contents or self.failed)
+    @rule(budget=budgets, how=st.sampled_from(["escalate", "revive"]))
+    def escalate(self, budget: str, how: str) -> None:
+        if how == "escalate":
+            self.command(service.escalate, "openai", budget)
+        else:
+            self.command(service.revive, escalate="openai", budget=budget)
 
     @precondition(lambda self: self.seen in AT_REST)
     @rule(allow_partial=st.booleans(), how=st.sampled_from([service.remerge, service.revive]))
@@ -215,7 +242,11 @@ class DocumentMachine(RuleBasedStateMachine):
 
     def outcome(self, unit: PageUnit, kind: ErrorKind | str) -> Attempt:
         self.texts += 1
-        return good(unit, f"text {self.texts}") if kind == "good" else bad(unit, ErrorKind(kind))
+        paid: dict[str, Any] = {}
+        if unit.provider == "openai":
+            paid = {"call_id": f"call-{self.texts}", "cost": costs[self.texts % 2], "queue": "vision.openai"}
+        text = f"text {self.texts}" + (" [illegible]" if kind == "doubtful" else "")
+        return good(unit, text, **paid) if kind in {"good", "doubtful"} else bad(unit, ErrorKind(kind))
 
     @precondition(lambda self: self.seen is D.PROCESSING)
     @rule(worker=workers, queue=queues, kinds=st.lists(outcomes, min_size=1, max_size=3))
@@ -267,6 +298,7 @@ class DocumentMachine(RuleBasedStateMachine):
         if row.status == D.PROCESSING:
             assert row.completed_count + row.failed_count < row.pages, "no message or sweep will continue the document"
         ledger = attempts(self.context, self.id)
+        self.check_escalations(row, page_rows, ledger)
         self.check_texts(page_rows, ledger)
         self.check_audit(ledger)
 
@@ -284,6 +316,23 @@ class DocumentMachine(RuleBasedStateMachine):
         for page in page_rows:
             assert 0 <= page.attempts <= MAX_ATTEMPTS
             assert page.attempts < MAX_ATTEMPTS or page.status not in {P.PENDING, P.RETRYING}
+
+    def check_escalations(self, row: Any, page_rows: Sequence[Any], ledger: Sequence[Any]) -> None:
+        with self.context.db.read() as session:
+            rows = list(session.execute(select(ESCALATIONS).where(ESCALATIONS.c.document_id == self.id)))
+        states = Counter(row.state for row in rows)
+        opened = {row.page_id for row in rows if row.state == EscalationState.OPEN}
+        under_way = {page.id for page in page_rows if page.status not in {P.COMPLETED, P.FAILED}}
+        assert opened <= under_way
+        assert opened or not states[EscalationState.WAITING], "pages wait for ever"
+        assert not (opened or states[EscalationState.WAITING]) or row.status in {D.PROCESSING, D.PAUSED}
+        reserved = sum(row.reserved for row in rows)
+        assert reserved == sum(row.reserved for row in rows if row.page_id in opened), "reserved for nothing"
+        if row.budget_cost is not None:
+            lost = sum(tried.cost for tried in ledger if not tried.effective)
+            assert row.escalated_cost + reserved <= row.budget_cost + lost + 1e-9
+        if row.budget_pages is not None:
+            assert row.escalated_pages <= row.budget_pages
 
     def check_texts(self, page_rows: Sequence[Any], ledger: Sequence[Any]) -> None:
         known = {(tried.page, tried.text) for tried in ledger}
@@ -356,6 +405,8 @@ def settings_env() -> dict[str, str]:
         "PENSTOCK_PROVIDERS__OPENAI__BASE_URL": "http://127.0.0.1:9/v1",
         "PENSTOCK_PROVIDERS__OPENAI__MODEL": "m-1",
         "PENSTOCK_PROVIDERS__OPENAI__API_KEY": "sk-1",
+        "PENSTOCK_PROVIDERS__OPENAI__MAX_TOKENS": "1000",
+        "PENSTOCK_PROVIDERS__OPENAI__PRICES": '{"*": {"output": 1000}}',
         "PENSTOCK_DOCUMENTS__BACKOFF_S": "[5.0, 15.0]",
     }
 

@@ -202,6 +202,15 @@ def room(tx: ReadTx, document: Any) -> Room:
     return Room(budget, spent, tx.execute(reserved).scalar_one(), pages, each)
 
 
+def reserve(tx: Tx, document: Any) -> float:
+    """Reserve the price of the open escalations that were admitted without a budget in money; return the sum that all
+    have reserved."""
+    opened, reserved = _of(document.id, _S.OPEN), ESCALATIONS.c.reserved
+    each = call_cost.of_call(tx, document.escalate, "", PAGE_OPERATION, longest=True)
+    tx.execute(update(ESCALATIONS).where(opened, reserved == 0).values(reserved=each))
+    return float(tx.execute(select(func.coalesce(func.sum(reserved), 0.0)).where(opened)).scalar_one())
+
+
 def admit(tx: Tx, document: Any) -> Counts:
     """Send pages that wait to the other provider as far as the budget has room, and reserve their share. If it is
     spent, end the escalations of the others. Return the changes of the counters."""
