@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.reading.export.hypertext import new_block
 from pipeline.reading.replies import markup, tables
-from pipeline.reading.replies.form import FURNITURE, Box, Form, Label, Parsed, Region
+from pipeline.reading.replies.form import FURNITURE, MAX_REGIONS, Box, Form, Label, Parsed, Region
 from pipeline.reading.replies.formulas import formula
 from pipeline.reading.replies.tables import Table
 
@@ -37,15 +37,16 @@ def scaled(form: Form, size: tuple[int, int], numbers: Sequence[float]) -> Box |
 
 def assemble(form: Form, regions: Sequence[Region], size: tuple[int, int], *, complete: bool = True) -> Parsed:
     """Return the page made of these regions, in this order. `size`: of the picture sent, in pixels."""
-    page = _Page(form, size, complete=complete)
-    for region in regions:
+    page = _Page(form, size, complete=complete and len(regions) <= MAX_REGIONS)
+    for region in regions[:MAX_REGIONS]:
         page.add(region)
+    text = "\n\n".join(page.parts)
     return Parsed(
-        text="\n\n".join(page.parts),
+        text,
         blocks=page.blocks if any(region.box for region in regions) else [],
         complete=page.complete,
         regions=tuple(page.regions),
-        unequal_tables=tables.count_unequal(page.tables),
+        unequal_tables=tables.count_unequal(page.tables, text),
         bad_boxes=page.bad_boxes,
         repeated_boxes=page.repeated_boxes,
     )

@@ -53,14 +53,14 @@ class _Reader:
         self._open: list[_Element] = []
         self._lists: list[int] = []
         self._known = False
-        self._stray = False
+        self._stray: list[str] = []
+        """Text outside of all elements, which comes last."""
 
     def text(self, text: str) -> None:
         if self._open:
             self._open[-1].parts.append(text)
         elif text.strip():
-            self._stray = True
-            self.regions.append(Region("text", tables.literal(text.strip())))
+            self._stray.append(text)
 
     def tag(self, match: re.Match[str]) -> None:
         name = match["name"]
@@ -90,6 +90,8 @@ class _Reader:
         whole = self._known and not self._open and not self._stray
         while self._open:
             self._pop()
+        if self._stray:
+            self.regions.append(Region("text", tables.literal("".join(self._stray).strip())))
         return whole
 
     def _list(self, name: str, *, closing: bool) -> None:

@@ -92,8 +92,10 @@ LABELS: Mapping[str, Label] = {
 }
 """The labels of all these models, in lower case and with `_` for `-` and spaces. Any other label means text."""
 
-MAX_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 200_000
 """The longest reply to parse; the rest is cut off, and the reply counts as incomplete. A dense page has 20,000."""
+MAX_REGIONS = 2_000
+"""The most regions of a page."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import re
 
 _INLINE = re.compile(r"(?<!\\)\\\(([^\\]*+(?:\\(?![()\[\]])[^\\]*+)*+)\\\)")
 _DISPLAY = re.compile(r"(?<!\\)\\\[([^\\]*+(?:\\(?![()\[\]])[^\\]*+)*+)\\\]")
+_ESCAPED = re.compile(r"\\\$([^$\n\\]*+(?:\\[^$\n][^$\n\\]*+)*+)\\\$")
+_LATEX = re.compile(r"[\\^_={}]")
 _WORDS = re.compile(r"[0-9 ,;–-]++|[^\W\d_]{3,}+(?: [^\W\d_]++){0,6}+")
 """What stands between escaped brackets: `\\[1, 2\\]`, `\\[illegible\\]`."""
 _TAG_LIKE = re.compile(r"<(?=[a-zA-Z/!?])")
@@ -15,6 +17,8 @@ def dollars(text: str) -> str:
         text = _INLINE.sub(lambda match: f"${apart(match[1].strip())}$" if match[1].strip() else "", text)
     if "\\[" in text:
         text = _DISPLAY.sub(_display, text)
+    if "\\$" in text:  # LightOnOCR escapes the signs of some formulas
+        text = _ESCAPED.sub(lambda match: f"${apart(match[1].strip())}$" if _LATEX.search(match[1]) else match[0], text)
     return text
 
 
@@ -37,5 +41,5 @@ def formula(text: str) -> str:
 
 
 def apart(latex: str) -> str:
-    """Return LaTeX in which nothing looks like a tag: a reader of Markdown without formulas would take it for one."""
-    return _TAG_LIKE.sub("< ", latex)
+    """Return LaTeX in which nothing looks like a tag, picture or link to a reader of Markdown without formulas."""
+    return _TAG_LIKE.sub("< ", latex).replace("![", "! [").replace("](", "] (").replace("]:", "] :")

@@ -18,7 +18,6 @@ _ESCAPE = re.compile(r'\\(["\\/nt])')
 _ESCAPED = {"n": "\n", "t": "\t"}
 _LATEX_EATEN = str.maketrans({"\f": "\\f", "\b": "\\b", "\x07": "\\a", "\v": "\\v"})
 """Letters of LaTeX commands that JSON read as escapes: `\\frac` without a second backslash."""
-_MAX_BLOCKS = 5000
 
 
 def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
@@ -27,7 +26,7 @@ def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
     items, complete = _items(text)
     regions = []
     seen: set[tuple[str, str, str]] = set()
-    for item in items[:_MAX_BLOCKS]:
+    for item in items:
         box = _first(item, _BOX)
         label, words = _first(item, _LABEL), _first(item, _TEXT)
         key = (repr(box), str(label), str(words))
@@ -39,7 +38,7 @@ def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
         region = Region(str(label or "text"), words if isinstance(words, str) else "", scaled(form, size, sides))
         complete = complete and region.box is not None and label is not None
         regions.append(region._replace(text=region.text.translate(_LATEX_EATEN)))
-    return assemble(form, regions, size, complete=complete and len(items) <= _MAX_BLOCKS)
+    return assemble(form, regions, size, complete=complete)
 
 
 def _first(item: dict[str, Any], names: tuple[str, ...]) -> Any:
@@ -80,7 +79,7 @@ def _whole_objects(text: str) -> list[dict[str, Any]]:
 
 def _parts(text: str) -> Iterator[str]:
     begins = [match.start() for match in _START.finditer(text)]
-    yield from (text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=True))
+    yield from (text[begin:end] for begin, end in zip(begins, [*begins[1:], len(text)], strict=False))
 
 
 def _lenient(part: str) -> dict[str, Any] | None:

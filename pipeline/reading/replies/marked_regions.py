@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from pipeline.reading.replies.assembly import assemble, scaled
 from pipeline.reading.replies.form import LABELS, Form, Parsed, Region
@@ -92,8 +93,8 @@ def _texts(text: str, marks: Sequence[re.Match[str]]) -> list[tuple[str, str, re
     first = text[: marks[0].start()].strip() if marks else text.strip()
     if first:
         found.append(("", first, None))
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, following in zip_longest(marks, marks[1:]):
+        end = following.start() if following else len(text)
         label = mark["label"] or mark.groupdict().get("bare") or ""
         found.append((label.strip(), text[mark.end() : end].strip(), mark))
     return found

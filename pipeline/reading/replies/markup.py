@@ -9,6 +9,7 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 import re
 from collections.abc import Iterable, Iterator
 from html import escape, unescape
+from itertools import groupby
 from typing import NamedTuple
 
 from pipeline.reading.export.hypertext import TAG, Tag
@@ -38,15 +39,16 @@ _ATTRIBUTE = re.compile(
 )
 
 _SIGN = re.compile(
-    r"(?P<ticks>`++)|(?P<display>\$\$)|(?P<dollar>\$)|(?P<escape>\\.)|(?P<tag><(?=[a-zA-Z/!?]))|(?P<picture>!\[)"
-    r"|(?P<link>\]\()|(?P<definition>^[ \t>]{0,9}\[[^\]\[\n]{1,300}+\]:)",
-    re.MULTILINE,
+    r"(?P<ticks>`++)|(?P<display>\$\$)|(?P<dollar>\$)|(?P<escape>\\.)|(?P<tag><(?![\s0-9=.,-]))|(?P<picture>!\[)"
+    r"|(?P<link>\]\()|(?P<definition>\]:)|(?P<fence>~~~++)"
 )
 _PICTURE = re.compile(r"!\[([^\[\]]*+)\]\([^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\)")
 _AUTOLINK = re.compile(r"<(?:https?://|mailto:)[^\s<>\"'`\\]++>", re.IGNORECASE)
 _ADDRESS = re.compile(r"\(?\s*+<?+(?:https?://|mailto:|#)[^\s<>()\\]*+", re.IGNORECASE)
+_PAIRS = frozenset({"![", "](", "]:"})
 _ELSEWHERE = re.compile(r"\(\s*+<?+[a-zA-Z][\w+.-]*+:[^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\)")
 _TAG_LIKE = re.compile(r"<(?=[a-zA-Z/!?])")
+_ACTIVE = re.compile(r"<(?=[a-zA-Z/!?])|\]\(|\]:|!\[")
 _FENCE = re.compile(r"( {0,3})(`{3,}+(?=[^`\n]*+$)|~{3,}+)")
 _SPACES = re.compile(r"\s++")
 _TICKS = re.compile(r"`++")
@@ -71,7 +73,7 @@ def from_parts(html: Iterable[str | Tag]) -> str:
     writer = _Writer()
     table: list[str] = []
     depth = 0
-    for part in html:
+    for part in _joined(html):
         if isinstance(part, Tag) and part.name == "table" and not (part.closing and depth == 0):
             depth += -1 if part.closing else 1
             if not depth:
@@ -85,6 +87,14 @@ def from_parts(html: Iterable[str | Tag]) -> str:
     if table:
         writer.tables("".join(table))
     return writer.close()
+
+
+def _joined(html: Iterable[str | Tag]) -> Iterator[str | Tag]:
+    for is_text, run in groupby(html, key=lambda part: isinstance(part, str)):
+        if is_text:
+            yield "".join(map(str, run))
+        else:
+            yield from run
 
 
 def source(part: str | Tag) -> str:
@@ -111,10 +121,18 @@ class _Writer:
         return "".join(self._out).strip()
 
     def raw(self, markdown: str) -> None:
-        if self._out and self._out[-1].endswith("\n\n"):
+        """Write Markdown. What a tag kept apart must not become a picture, a link or other code without it."""
+        last = self._out[-1] if self._out else ""
+        if last.endswith("\n\n"):
             markdown = markdown.lstrip()
+        pair = last[-1:] + markdown[:1]
         if markdown:
-            self._out.append(markdown)
+            self._out.append(f"\\{markdown}" if pair in _PAIRS else f" {markdown}" if pair == "``" else markdown)
+
+    def code(self, block: str) -> None:
+        """Write a fenced block of code, below a blank line, which ends any HTML."""
+        self._gap()
+        self._out.append(block)
 
     def add(self, part: str | Tag) -> None:
         if isinstance(part, Tag):
@@ -179,6 +197,9 @@ class _Writer:
             self._out.append("---")
 
     def _gap(self) -> None:
+        """End the paragraph."""
+        while self._out and not self._out[-1].strip():
+            self._out.pop()
         if self._out:
             self._out[-1] = self._out[-1].rstrip()
             self._out.append("\n\n")
@@ -213,7 +234,7 @@ class _Writer:
         del self._out[start:]
         text = inner.strip()
         if not text:
-            self._out.append(inner)
+            self.raw(inner)
         elif name == "math" and attribute == "block":
             self._gap()
             self._out.append(formula(text))
@@ -221,12 +242,13 @@ class _Writer:
         elif name == "math":
             self._out.append(f"${apart(' '.join(text.replace('$', '').split()))}$")
         elif name == "pre":
-            self._out.append(fenced(inner.strip("\n")))
+            self.code(fenced(inner.strip("\n")))
+            self._gap()
         elif name == "code":
-            self._out.append(inner if "pre" in self._open else _code_span(text))
+            self.raw(inner if "pre" in self._open else _code_span(text))
         else:
             before, after = inner[: len(inner) - len(inner.lstrip())], inner[len(inner.rstrip()) :]
-            self._out.append(before + _marked(name, text, attribute) + after)
+            self.raw(before + _marked(name, text, attribute) + after)
 
 
 def _marked(name: str, text: str, address: str) -> str:
@@ -284,7 +306,7 @@ class _Rewriter:
             if kind == "text":
                 self._text(dollars(text))
             else:
-                self._writer.raw(text)
+                self._writer.code(text)
             self._complete = self._complete and kind != "open"
         return Harmless(self._writer.close(), self._writer.found, self._complete)
 
@@ -311,10 +333,13 @@ class _Rewriter:
                     at = self._link(text, begin)
                 case "definition":
                     allowed = _ADDRESS.match(text, match.end())
-                    self._writer.raw(match[0] if allowed else match[0][:-1] + "\\:")
+                    self._writer.raw("]:" if allowed else "]\\:")
                     at = match.end()
-                case _:
-                    self._writer.raw(match[0])
+                case "fence":
+                    self._writer.raw("\\~" * len(match[0]))
+                    at = match.end()
+                case _:  # between lines of HTML a backslash escapes nothing
+                    self._writer.raw("&lt;" if match[0] == "\\<" else match[0])
                     at = match.end()
         self._writer.raw(text[at:])
 
@@ -333,7 +358,7 @@ class _Rewriter:
                 self._writer.raw(span)
                 return run.end()
             end = run.end()
-        self._writer.raw(ticks)
+        self._writer.raw("\\`" * len(ticks))
         return match.end()
 
     def _formula(self, text: str, begin: int, end: int) -> int:
@@ -373,7 +398,7 @@ class _Rewriter:
             return begin + 2
         elsewhere = _ELSEWHERE.match(text, begin + 1)
         self._writer.raw("]" if elsewhere else "]\\(")
-        return elsewhere.end() if elsewhere else begin + 2
+        return elsewhere.end() if elsewhere else begin + len("](")
 
     def _tag(self, text: str, begin: int, tags: _Next) -> int:
         """Write a tag as Markdown, as itself or as text, and return where to go on."""
@@ -435,7 +460,8 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
 def _fence_end(lines: list[str], number: int) -> tuple[int, str]:
     """Return (the number of the line below the block of code that begins in a line, the missing fence); 0: none begins.
 
-    An indented block may belong to a list and end with it, so all of its lines must be indented."""
+    An indented block may belong to a list and end with it: it counts if all of its lines are indented and nothing in it
+    could become active."""
     fence = _FENCE.match(lines[number])
     if fence is None:
         return 0, ""
@@ -445,6 +471,6 @@ def _fence_end(lines: list[str], number: int) -> tuple[int, str]:
         text = line.strip()
         if len(text) >= len(ticks) and text == ticks[0] * len(text) and not line.startswith("    "):
             return end + 1, ""
-        if text and not line.startswith(indent):
+        if indent and text and (not line.startswith(indent) or _ACTIVE.search(line)):
             return 0, ""
     return len(lines), indent + ticks

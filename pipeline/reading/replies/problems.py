@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pipeline.reading.replies.form import Parsed
+from pipeline.reading.replies.form import MAX_CHARACTERS, Parsed
 from pipeline.reading.replies.repetition import Repetition
 
 Code = Literal[
@@ -26,15 +26,19 @@ Code = Literal[
 ]
 _WORD = re.compile(r"[^\W_]+")
 _REFUSAL = re.compile(
-    r"(?:I(?:'|’)?m sorry|I am sorry|sorry,|I apologi[sz]e|unfortunately,? I|I(?:'m| am) (?:not able|unable)"
-    r"|I (?:can(?:'|’)?t|cannot|can not) (?:assist|help|process|transcribe|read|view|see|provide|extract|access)"
-    r"|as an AI|很抱歉|抱歉|对不起|无法(?:识别|提供|转录))",
+    r"(?:can(?:no|')?t|can not|unable to|not able to|won't)[^.\n]{1,60}"
+    r"\b(?:image|picture|photo|document|page|text|content|file|request|assist|help|transcri)"
+    r"|(?:please|could you|kindly) (?:provide|upload|share|attach|paste|send)[^.\n]{1,40}"
+    r"\b(?:image|picture|photo|document|page|text|content|file)"
+    r"|(?:无法|不能)(?:识别|提供|转录|处理|查看)",
     re.IGNORECASE,
 )
+_SPEAKS = re.compile(r"\bI\b|\bAI\b|please|sorry|抱歉|对不起|无法", re.IGNORECASE)
 _REFUSAL_LENGTH = 600
 _TRUNCATED = frozenset({"length", "max_tokens", "max_output_tokens"})
-_FEW, _RECALL, _ECHO = 20, 0.5, 0.6
+_FEW, _RECALL, _ECHO, _ECHO_LINE = 20, 0.5, 0.6, 30
 _SCRIPT_SHARE = 0.6
+_JAPANESE = frozenset({"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC", "HALFWIDTH"})
 
 
 class Problem(NamedTuple):
@@ -62,14 +66,16 @@ def check(raw: str, parsed: Parsed, *, finish_reason: str, expected: Expected) -
     if finish_reason in _TRUNCATED:
         found.append(Problem("truncated", "the reply stops at its token limit"))
     repetition = Repetition()
-    if repetition.feed(raw) or repetition.close():
+    if repetition.feed(raw[:MAX_CHARACTERS]) or repetition.close():
         found.append(Problem("repeated", "the reply repeats itself"))
     if parsed.only_thoughts:
         found.append(Problem("thoughts_only", "the reply holds thoughts and no answer"))
     text = parsed.text.strip()
-    if len(text) < _REFUSAL_LENGTH and _REFUSAL.match(text):
+    if finish_reason == "content_filter":
+        found.append(Problem("refusal", "the provider's filter stopped the reply"))
+    elif _refuses(text) and _recall(text, expected) < _RECALL:
         found.append(Problem("refusal", "the model refuses"))
-    if _echoes(text, expected.prompt):
+    if _echoes(raw[:MAX_CHARACTERS], expected.prompt):
         found.append(Problem("prompt_echo", "the reply repeats the prompt"))
     if not parsed.complete:
         found.append(Problem("structure", "the reply lacks parts of its expected form"))
@@ -92,25 +98,40 @@ def _against_page(text: str, expected: Expected) -> list[Problem]:
         found.append(Problem("not_empty", "the reply has text, but the page is blank"))
     script, share = script_of(text)
     wanted = expected.script.upper() or script_of(" ".join(known))[0]
-    if wanted and script and script != wanted and share >= _SCRIPT_SHARE and {script, wanted} != {"CJK", "HIRAGANA"}:
+    if wanted and script and script != wanted and share >= _SCRIPT_SHARE:
         found.append(Problem("other_script", f"the reply is in {script}, the page in {wanted}"))
-    elif len(known) >= _FEW:
-        recall = (Counter(known) & Counter(words)).total() / len(known)
-        if recall < _RECALL:
-            found.append(Problem("low_recall", f"the reply has {recall:.0%} of the page's words"))
+    elif len(known) >= _FEW and (recall := _recall(text, expected)) < _RECALL:
+        found.append(Problem("low_recall", f"the reply has {recall:.0%} of the page's words"))
     return found
 
 
-def _echoes(text: str, prompt: str) -> bool:
-    lines = [line.strip() for line in prompt.split("\n") if len(line.strip()) >= 30]
-    echoed = sum(line in text for line in lines)
-    return bool(lines) and echoed >= max(1, len(lines) * _ECHO)
+def _recall(text: str, expected: Expected) -> float:
+    """Return the share of the page's words that the text has; 0 if none is known."""
+    known = Counter(word.casefold() for word in expected.words or () if _WORD.search(word))
+    words = Counter(_WORD.findall(text.casefold()))
+    return (known & words).total() / known.total() if known else 0.0
+
+
+def _refuses(text: str) -> bool:
+    beginning = text.replace("’", "'")[:300]
+    return len(text) < _REFUSAL_LENGTH and bool(_SPEAKS.search(beginning[:80]) and _REFUSAL.search(beginning))
+
+
+def _echoes(raw: str, prompt: str) -> bool:
+    lines = [line.strip() for line in prompt.split("\n") if len(line.strip()) >= _ECHO_LINE]
+    echoed = sum(line in raw for line in lines)
+    return bool(prompt.strip()) and (raw.strip() == prompt.strip() or (echoed > 1 and echoed >= len(lines) * _ECHO))
 
 
 def script_of(text: str) -> tuple[str, float]:
-    """Return the script of most letters of a text, by the first word of their Unicode names, and its share."""
+    """Return the script of most letters of a text, by the first word of their Unicode names, and its share. Japanese
+    kana count as CJK."""
     counts: Counter[str] = Counter()
     for letter in text[:20_000]:
         if letter.isalpha():
-            counts[unicodedata.name(letter, "").partition(" ")[0]] += 1
-    return ((script := counts.most_common(1)) and (script[0][0], script[0][1] / counts.total())) or ("", 0.0)
+            script = unicodedata.name(letter, "").partition(" ")[0]
+            counts["CJK" if script in _JAPANESE else script] += 1
+    if not counts:
+        return "", 0.0
+    script, count = counts.most_common(1)[0]
+    return script, count / counts.total()

@@ -7,12 +7,15 @@ hundred times.
 
 import re
 from collections import Counter, deque
+from collections.abc import Iterator
 
 _WINDOW = 4096
 """The characters of the end that are compared. Half of it is the longest unit that is noticed."""
-_STEP = 512
+_STEP = 64
 _LINES = 100
 _PROBE = 16
+_CANDIDATES = 100
+"""The units that are tried at the end of a text: a row of equal cells is tried after each number of its cells."""
 
 _WORD = re.compile(r"[^\W\d_ـー]{2}|[\u0e00-\u0eff\u3041-\u30fb\u3400-\u9fff\uac00-\ud7af]")
 _CELLS = re.compile(r"\||\t|</?t[dhr]\b|<[felux]cel>|<ched>|<rhed>|<nl>")
@@ -118,41 +121,47 @@ class _Tail:
     def repeats(self, piece: str) -> bool:
         """Whether the text with `piece` at its end repeats a unit endlessly."""
         if self._counters:
-            piece = _DIGITS.sub("0", piece)
+            # A number may be cut in two by the pieces.
+            piece = _DIGITS.sub("0", piece.lstrip("0123456789") if self._text.endswith("0") else piece)
         self._text = (self._text + piece)[-_WINDOW:]
         text = self._text
-        # A repeated unit puts the last characters into the text once more; most texts end here.
-        if text.rfind(text[-_PROBE:], 0, len(text) - 1) < 0:
-            self._unit_length = 0
-            return False
         before, self._unit_length = self._unit_length, 0
-        for unit_length, seen in _runs(text).items():
+        for length, seen in _runs(text):
             run = seen
             if seen == _WINDOW:
-                run = self._run + len(piece) if unit_length == before else seen
-                self._unit_length, self._run = unit_length, run
-            if _is_endless(text[-unit_length:], run, counters=self._counters):
+                run = self._run + len(piece) if length == before else seen
+                self._unit_length, self._run = length, run
+            if _is_endless(text[-length:], run, counters=self._counters):
                 return True
         return False
 
 
-def _runs(text: str) -> dict[int, int]:
-    """Return, by the length of a unit, how many characters at the end of the text repeat it at least twice."""
-    reverse = text[::-1]
-    borders = [0] * len(reverse)
-    runs: dict[int, int] = {}
-    border = 0
-    for place in range(1, len(reverse)):
-        sign = reverse[place]
-        while border and sign != reverse[border]:
-            border = borders[border - 1]
-        if sign == reverse[border]:
-            border += 1
-        borders[place] = border
-        unit = place + 1 - border
-        if place + 1 >= 2 * unit:
-            runs[unit] = place + 1
-    return runs
+def _runs(text: str) -> Iterator[tuple[int, int]]:
+    """Yield (the length of a unit, the characters at the end of the text that repeat it), of units that occur at least
+    twice in a row, the shortest first."""
+    # A repeated unit puts the last characters into the text once more; most texts end here.
+    probe = text[-_PROBE:]
+    at = len(text) - _PROBE
+    units: list[int] = []
+    for _ in range(_CANDIDATES):
+        at = text.rfind(probe, 0, at + _PROBE - 1) if at > 0 else -1
+        length = len(text) - _PROBE - at
+        if at < 0 or length > len(text) // 2:
+            return
+        if any(length % unit == 0 for unit in units):
+            continue
+        low, high = _PROBE, len(text) - length
+        while low < high:  # how far back the text equals itself, shifted by the unit
+            middle = (low + high + 1) // 2
+            if text[-middle:] == text[-middle - length : -length]:
+                low = middle
+            else:
+                high = middle - 1
+        if low >= length:
+            units.append(length)
+            yield length, low + length
+        if low + length == len(text):
+            return
 
 
 def _is_endless(unit: str, run: int, *, counters: bool) -> bool:

@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
+from html import escape, unescape
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pipeline.reading.export import hypertext
 from pipeline.reading.export.grid import MAX_PLACES, grid
 from pipeline.reading.layout.inline import escaped
-from pipeline.reading.replies.formulas import dollars
+from pipeline.reading.replies.formulas import apart, dollars
 
 Rows = list[list[dict[str, Any]]]
 
@@ -22,6 +23,7 @@ _INLINE = re.compile(
 )
 _PIPE_RULE = re.compile(r"\s*+\|?+(?:\s*+:?+-++:?+\s*+\|)*+\s*+(?::?+-++:?+\s*+)?+")
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
+_BACKSLASH = re.compile(r"\\([!-/:-@\[-`{-~])")
 _PIPE = re.compile(r"(?<!\\)\|")
 _MAX_COUNTED = 200
 """The tables of a reply whose rows are compared."""
@@ -35,8 +37,15 @@ class Table(NamedTuple):
     header: int
 
     @property
+    def spans(self) -> bool:
+        """Whether a cell covers several places."""
+        return any(cell["rows"] != 1 or cell["columns"] != 1 for row in self.rows for cell in row)
+
+    @property
     def unequal(self) -> bool:
         """Whether rows differ in length, spans included. A row of a single cell is a heading inside the table."""
+        if not self.spans:
+            return len({len(row) for row in self.rows if len(row) > 1}) > 1
         placed = grid(self.rows, self.header)
         if placed.size >= MAX_PLACES:
             return True
@@ -48,7 +57,7 @@ class Table(NamedTuple):
 
     def markdown(self) -> str:
         """Return a Markdown table, or HTML if cells are merged or the head has several rows."""
-        if self.header <= 1 and all(cell["rows"] == cell["columns"] == 1 for row in self.rows for cell in row):
+        if self.header <= 1 and not self.spans:
             width = max(len(row) for row in self.rows)
             lines = [[_in_pipes(cell["text"]) for cell in row] + [""] * (width - len(row)) for row in self.rows]
             pipes = ["| " + " | ".join(line) + " |" for line in lines]
@@ -80,6 +89,7 @@ def plain(text: str) -> str:
 def _in_pipes(text: str) -> str:
     parts = _KEPT.split(text)
     parts[::2] = [literal(part) for part in parts[::2]]
+    parts[1::2] = [apart(part) if part[0] == "$" else part for part in parts[1::2]]
     return "".join(parts).replace("\n", " ").replace("|", "\\|")
 
 
@@ -162,6 +172,12 @@ def _kept(match: re.Match[str]) -> str:
     return ""
 
 
+def _unescaped(markdown: str) -> str:
+    parts = _KEPT.split(markdown.replace("\\|", "|"))
+    parts[::2] = [unescape(_BOLD.sub(r"\1", _BACKSLASH.sub(r"\1", part))) for part in parts[::2]]
+    return "".join(parts)
+
+
 def from_pipes(text: str) -> Table | None:
     """Return the Markdown table that a text is; None if it is something else."""
     lines = text.strip().split("\n")
@@ -172,10 +188,28 @@ def from_pipes(text: str) -> Table | None:
         cells = _PIPE.split(line.strip().removeprefix("|"))
         if len(cells) > 1 and not cells[-1].strip():
             cells.pop()
-        rows.append([{"text": cell.strip().replace("\\|", "|"), "rows": 1, "columns": 1} for cell in cells])
+        rows.append([{"text": _unescaped(cell.strip()), "rows": 1, "columns": 1} for cell in cells])
     return Table(rows, 1)
 
 
-def count_unequal(tables: Sequence[Table]) -> int:
-    """Return how many of the tables have rows of unequal length."""
-    return sum(table.unequal for table in tables[:_MAX_COUNTED])
+def count_unequal(found: Sequence[Table], markdown: str) -> int:
+    """Return how many tables have rows of unequal length: of the tables that were found as HTML or OTSL, and of those
+    in the Markdown."""
+    return sum(table.unequal for table in [*found[:_MAX_COUNTED], *islice(_in_markdown(markdown), _MAX_COUNTED)])
+
+
+def _in_markdown(text: str) -> Iterator[Table]:
+    lines = text.split("\n")
+    in_code = False
+    rows: list[str] = []
+    for number, line in enumerate([*lines, ""]):
+        in_code ^= line.startswith("```")
+        if not rows and not in_code and "|" in line and number + 1 < len(lines) and "-" in lines[number + 1]:
+            rows = [line] if _PIPE_RULE.fullmatch(lines[number + 1]) else []
+        elif rows and "|" in line:
+            rows.append(line)
+        elif rows:
+            table = from_pipes("\n".join(rows))
+            rows = []
+            if table:
+                yield table

@@ -1,0 +1,165 @@
+"""Hostile replies: nothing of them is active, and none takes long."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from pipeline.reading.replies.form import MAX_CHARACTERS, Form, Kind, Region
+from pipeline.reading.replies.reply import parse
+from tests.support.model_replies import SIZE
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+_WRITTEN = re.compile(r'</?(?:sub|sup|mark|table|tr|t[dh])(?: (?:row|col)span="\d+")*>|<br>')
+_TAG = re.compile(r"<[a-zA-Z/!?].{0,20}")
+_LINK = re.compile(r"(?:https?://|mailto:|#|\Z)", re.IGNORECASE)
+
+
+def _active(markdown):
+    """What a reader of Markdown with HTML would do: its pictures, tags and links, but for those that are harmless."""
+    found = []
+
+    def walk(tokens):
+        for token in tokens:
+            if token.type in {"html_block", "html_inline"}:
+                found.extend(_TAG.findall(_WRITTEN.sub("", token.content)))
+            elif token.type == "image":
+                found.append(token.attrs["src"])
+            elif token.type == "link_open" and not _LINK.match(token.attrs["href"]):
+                found.append(token.attrs["href"])
+            walk(token.children or ())
+
+    walk(_MARKDOWN.parse(markdown))
+    return found
+
+
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg onload=alert(1)><p>x</p></svg>",
+    "<iframe src=//example.org></iframe>",
+    "<x-a onclick=alert(1)>x</x-a>",
+    "<scr<b>ipt>alert(1)</scr</b>ipt>",
+    "<sub>\n<x onload=alert(1)>\n</sub>",
+    "<a href=javascript:alert(1)>x</a>",
+    "[x](javascript:alert(1))",
+    "[x](&#106;avascript:alert(1))",
+    "[a [b]](data:text/html,x)",
+    "[x]\n\n[x]: javascript:alert(1)",
+    "> [x]\n\n> [x]: javascript:alert(1)",
+    "[x\ny]: javascript:alert(1)\n\n[x\ny]",
+    "<javascript:alert(1)>",
+    "![x](https://example.org/pixel.png)",
+    "![x][y]\n\n[y]: https://example.org/pixel.png",
+    "![a [b](c)](https://example.org/pixel.png)",
+    "- a\n  ```\n<script src=x></script>\n  ```",
+    "`a\n# <x onload=1>`",
+    "| `a | <x onload=1>` |\n|---|---|\n| `b | <x onload=1>` |",
+    "$a\n<x onload=1>$",
+    "$<x onload=1>$",
+    "\\(<x onload=1>\\)",
+    "<table><tr><td onclick=x><img src=x onerror=y>z</td></tr></table>",
+    "<table><tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td></tr></table>",
+    "<!-- --><script>x</script>",
+    "<!-- a",
+    "<?php x ?>",
+    "\\<script>alert(1)</script>",
+    "![\\](x)<script>alert(1)</script>",
+    "<b>![</b>x](https://example.org/a.png)",
+    "[<b>x</b>](javascript:alert(1))",
+    "[x]<b></b>(javascript:alert(1))",
+    "[x](javascript:alert(1))(javascript:alert(1))",
+    "!<b></b>[x](https://example.org/a.png)",
+    "<<b></b>script src=x>",
+    "`<b></b>``<x onload=1>``",
+    "`<x onload=1>`<b></b>``b``",
+    "<sub>\n```\n<x onload=1>\n```",
+    "<span>~~~\n~~~\n<x onload=1>\n~~~",
+    "- ```\n  a\n  ```\n  <x onload=1>",
+    "  ```\na\n```\n<x onload=1>\n```",
+]
+
+
+def _replies(text):
+    yield Form(), text
+    yield Form("front_matter"), text
+    yield Form("ref_det"), f"<|ref|>text<|/ref|><|det|>[[1, 2, 3, 4]]<|/det|>\n{text}"
+    yield Form("json_blocks"), json.dumps([{"bbox": [1, 2, 3, 4], "category": "Text", "text": text}])
+    yield Form("json_blocks"), json.dumps([{"bbox": [1, 2, 3, 4], "category": "Formula", "text": text}])
+    yield Form("md_boxes"), f"![text](1,2,3,4) {text}"
+    yield Form("html_blocks"), f'<div data-bbox="1 2 3 4" data-label="Text">{text}</div>'
+    yield (
+        Form("html_blocks"),
+        f'<div data-bbox="1 2 3 4" data-label="Table"><table><td>{text}</table></div>',
+    )
+    yield Form("doctags"), f"<text><loc_1><loc_2><loc_3><loc_4>{text}</text>"
+    yield Form("doctags"), text
+    yield Form("otsl"), f"<fcel>{text}<fcel>a<nl><fcel>b<lcel><nl>"
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_nothing_active_is_left(attack):
+    for form, raw in _replies(attack):
+        assert _active(parse(form, raw, SIZE).text) == [], form.kind
+
+
+_MARKS = """$$ ]( ![ ]: --> <!-- <x y= <b> </b> <sub> </sub> <br> <p> <pre> <code> </code> <math> </math>
+<table> </table> <td> x java - >"""
+_PIECES = st.sampled_from(
+    [*ATTACKS, *"<>!`$|\\[]()*_~#&\n ", *_MARKS.split(), "\n\n", "```\n", "~~~\n", "|---|\n", "- ", "    ", "> "]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_PIECES, max_size=14).map("".join))
+def test_no_combination_of_markup_becomes_active(text):
+    for form, raw in _replies(text):
+        parsed = parse(form, raw, SIZE)
+        assert _active(parsed.text) == [], form.kind
+        assert all(isinstance(region, Region) for region in parsed.regions)
+
+
+_HANGING = r"""< <!-- <table><tr><td> <td/colspan=1000/rowspan=1000> ![a]( [a]: ` $ \( \[ \$ <b><i> <ul><li> [ " <|ref|>
+a[[ | <div/data-bbox="1,2,3,4"> {"bbox": {"a":[ <|box_start|> ![t](1, <text><loc_1> <ordered_list> <fcel> <ucel> <think>
+& - 0 \n ```\n a|\n-|\n"""
+
+_CHILD = """
+import resource, sys
+from typing import get_args
+resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
+from pipeline.reading.replies.form import Form, Kind
+from pipeline.reading.replies.problems import Expected, check
+from pipeline.reading.replies.reply import parse
+for piece in sys.argv[1:]:
+    piece = piece.replace("\\\\n", "\\n")
+    raw = piece * (1_000_000 // len(piece))
+    for kind in get_args(Kind):
+        parsed = parse(Form(kind), raw, (1000, 1400))
+        assert not parsed.complete or kind == "markdown"
+    check(raw, parsed, finish_reason="stop", expected=Expected(words=["a"] * 30))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.rotating
+def test_a_megabyte_of_hostile_text_neither_hangs_nor_fills_memory():
+    subprocess.run([sys.executable, "-c", _CHILD, *_HANGING.split()], check=True, timeout=500)
+
+
+def test_ten_megabytes_of_json_are_cut():
+    item = '{"bbox": [1, 2, 3, 4], "category": "Text", "text": "Words."}'
+    parsed = parse(Form("json_blocks"), f"[{', '.join([item] * (10_000_000 // len(item)))}]", SIZE)
+    assert not parsed.complete
+    assert len(parsed.blocks) < MAX_CHARACTERS // len(item)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_odd_replies_are_parsed(kind):
+    for raw in ("[" * 100_000, '{"a":' * 20_000, "\x00", "\ud800", "", " ", "null", "NaN", "1e999", "İ<TABLE>"):
+        parse(Form(kind), raw, SIZE)
