@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import SecretStr
 
@@ -22,9 +22,13 @@ from pipeline.nodes import protocol
 from pipeline.providers import errors, node_pages, openai_compatible, replies
 from pipeline.reading.export import docling, markdown, markup
 from pipeline.reading.replies import wrapping
+from pipeline.reading.replies.form import Form, Kind
+from pipeline.reading.replies.problems import Expected, check
+from pipeline.reading.replies.reply import parse
 from pipeline.settings.music import MusicSettings
 from pipeline.settings.providers import ProviderProfile
 from tests.fuzz.target import Target, is_storable, json_seeds, text_of, texts
+from tests.support import model_replies
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 _SENT = {1: 101, 2: 102}
@@ -111,6 +115,17 @@ def _plain_reply(data: bytes) -> None:
     replies.lists_in(text, ("a", "b"))
     replies.only_list_in(text, "songs")
     assert wrapping.unwrap(text) in text.replace("\r\n", "\n")
+
+
+def _document_model(data: bytes) -> None:
+    """A reply of a document model, in all of their forms."""
+    text = replies.clean(text_of(data))
+    for kind in get_args(Kind):
+        parsed = parse(Form(kind), text, (1000, 1400))
+        _all_storable([parsed.text, parsed.blocks])
+        boxes = [block["bbox"] for block in parsed.blocks if block["bbox"]]
+        assert all(0 <= left < right <= 1000 and 0 <= top < bottom <= 1400 for left, top, right, bottom in boxes)
+        check(text, parsed, finish_reason="stop", expected=Expected(words=["a"] * 30))
 
 
 def _provider_error(data: bytes) -> None:
@@ -260,6 +275,24 @@ TARGETS = (
         (),
         texts('```json\n{"a": [{}, {"b": 1}], "b": []}\n```', '{"songs": [1, {'),
         _REPLY_MARKS,
+    ),
+    Target(
+        "document-model",
+        _document_model,
+        (),
+        texts(*(reply.raw[:3000] for reply in model_replies.replies("good"))),
+        (
+            *_REPLY_MARKS,
+            *_MARKS,
+            "<|ref|>",
+            "<|det|>[[",
+            "<|box_start|>",
+            "<loc_1>",
+            "<fcel>",
+            "<lcel>",
+            "](1,2,3,4)",
+            "$",
+        ),
     ),
     Target(
         "provider-error",
