@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, queries
-from pipeline.reading.files.filetype import TEXT_TYPES, PageType
+from pipeline.reading.files.filetype import PageType
 from pipeline.reading.pdf import inspection
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -78,7 +78,7 @@ def picture(
     if (cached := _cached(target)) is not None:
         return cached
     document = queries.document(context, document_id)
-    if document.type in TEXT_TYPES:
+    if document.holds_text:
         message = f"{document.filename} holds text, so its pages have no pictures: read their text"
         raise UserError(message, code="no_picture")
     source = files.source_path(settings, document_id, document.type)

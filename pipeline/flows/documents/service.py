@@ -66,18 +66,22 @@ class Choice:
     provider: str = ""
     model: str = ""
 
-    def columns(self, settings: Settings, document: Any, *current: str) -> dict[str, str]:
-        """Return the columns to set on the document's pages to retry, whose providers are now `current`; empty without
-        a choice, and for a file that holds its text, which this machine reads.
+    def columns(self, settings: Settings, *current: str) -> dict[str, str]:
+        """Return the columns to set on the pages to retry, whose providers are now `current`; empty without a choice.
 
         Raises `UserError` for an unknown provider, or a model that the chosen provider, else one of `current`, cannot
         have.
         """
-        if not (self.provider or self.model) or document.type in TEXT_TYPES:
+        if not (self.provider or self.model):
             return {}
         for provider in [self.provider] if self.provider else current:
             registry.check(settings, provider, self.model)
         return {"provider": self.provider, "model": self.model} if self.provider else {"model": self.model}
+
+
+def _chosen(choice: Choice, document: Any, settings: Settings, *current: str) -> dict[str, str]:
+    """Return `choice.columns`; empty for a file that holds its text, which only this machine reads."""
+    return {} if document.type in TEXT_TYPES else choice.columns(settings, *current)
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
@@ -161,7 +165,7 @@ def retry_page(
 
     def act(tx: Tx, document: Any) -> None:
         row = _page(tx, document_id, page)
-        columns = choice.columns(context.settings, document, row.provider)
+        columns = _chosen(choice, document, context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
         _retry_pages(tx, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
         charge(1)
@@ -193,7 +197,7 @@ def retry_failed(
             PAGES.c.document_id == document_id, PAGES.c.status != PageStatus.COMPLETED if untried else failed
         )
         providers = tx.execute(select(PAGES.c.provider).where(missing).distinct())
-        if columns := choice.columns(context.settings, document, *providers.scalars()):
+        if columns := _chosen(choice, document, context.settings, *providers.scalars()):
             tx.execute(update(PAGES).where(missing).values(**columns))
         _retry_pages(tx, document, failed, {})
         charge(document.failed_count)  # the submission charged untried pages
@@ -482,7 +486,7 @@ def _lock(session: Session, document_id: str) -> Any:
 
 
 def _start_over(tx: Tx, document: Any, choice: Choice, *, fresh: bool = False) -> None:
-    columns: dict[str, Any] = choice.columns(tx.settings, document, document.provider)
+    columns: dict[str, Any] = _chosen(choice, document, tx.settings, document.provider)
     most = parse_budget(document.budget)
     if columns:
         provider = columns.get("provider", document.provider)

@@ -13,6 +13,7 @@ from pipeline.engine.metrics import Throughput
 from pipeline.engine.views import PASSING
 from pipeline.engine.wire import HIDDEN, NAMED, VIEW, example
 from pipeline.flows.documents.states import AT_REST, DocumentStatus, EscalationState, PageStatus
+from pipeline.reading.files.filetype import TEXT_TYPES
 
 
 class Kind(StrEnum):
@@ -94,7 +95,7 @@ class DocumentView:
     source_path: Annotated[str, HIDDEN]
     """The path of the original file; empty for uploads."""
     type: str
-    """The type of the content: pdf, png, jpeg, webp, tiff, heic, gif or bmp."""
+    """The type of the content, such as pdf, png, docx, xlsx, epub, html or txt."""
     status: Annotated[DocumentStatus, NAMED]
     """Such as PENDING, PROCESSING, COMPLETED, PARTIAL_FAILED, FAILED, CANCELLED, PAUSED."""
     progress: Annotated[int, Field(ge=0, le=100)]
@@ -162,6 +163,11 @@ class DocumentView:
     def has_result(self) -> bool:
         """The document has Markdown to fetch."""
         return bool(self.merged_path)
+
+    @property
+    def holds_text(self) -> bool:
+        """The file holds its text, like an office file: its pages have no pictures, and this machine reads them."""
+        return self.type in TEXT_TYPES
 
 
 @dataclass(frozen=True)

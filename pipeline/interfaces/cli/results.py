@@ -12,14 +12,12 @@ from urllib.parse import quote
 from pipeline.engine import privacy
 from pipeline.flows.documents.files import PICTURES
 from pipeline.interfaces.cli.command import Format
-from pipeline.reading.files.inputs import MANIFEST_SUFFIX, manifest_path
+from pipeline.reading.files.inputs import MANIFEST_SUFFIX, RECORDS, manifest_path
 from pipeline.reading.files.user_file import open_file, staged_text, walk
 
 if TYPE_CHECKING:
     from pipeline.operations.documents import Document
 
-_RECORDS = "results"
-"""The manifest's key for the records of results, by file name: several formats share a manifest."""
 _PICTURES = "pictures"
 """The manifest's key for the hashes of pictures, by name."""
 _MOST_BYTES = 100_000_000
@@ -71,7 +69,7 @@ def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -
     )
     orphans = []
     for manifest in manifests:
-        names = _read(manifest).get(_RECORDS)
+        names = _read(manifest).get(RECORDS)
         for path in [manifest.with_name(name) for name in names or () if name == Path(name).name]:
             record = Record.of(path) if path.is_file() else None
             source = Path(os.path.normpath(path.parent.resolve() / record.source)) if record else None
@@ -83,7 +81,7 @@ def sourceless(folder: Path, sources: Sequence[Path], known: Collection[Path]) -
 def predates_records(path: Path) -> bool:
     """Whether the manifest of the result at `path` comes from a version that kept no records."""
     facts = _read(manifest_path(path))
-    return facts.keys() >= {"version", "document"} and _RECORDS not in facts
+    return facts.keys() >= {"version", "document"} and RECORDS not in facts
 
 
 def manifest_in_the_way(path: Path) -> str:
@@ -146,9 +144,9 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
         privacy.copy_to_user(folder, beside)
         pictures = {picture.name: sha256(picture) for picture in sorted(folder.iterdir())}
     text = text_of(document, form, beside.name if folder else "")
-    facts = {**_read(document.manifest_path), _RECORDS: _records(path), **({_PICTURES: pictures} if pictures else {})}
+    facts = {**_read(document.manifest_path), RECORDS: _records(path), **({_PICTURES: pictures} if pictures else {})}
     if origin is not None:
-        facts[_RECORDS][path.name] = {
+        facts[RECORDS][path.name] = {
             "source": os.path.relpath(origin.source, path.parent),
             "source_sha256": origin.sha256,
             "options": origin.options,
@@ -183,7 +181,7 @@ def _records(path: Path) -> dict[str, Any]:
 
 def _recorded(path: Path) -> dict[str, Any]:
     """The records in the manifest of the result at `path`, by name."""
-    records = _read(manifest_path(path)).get(_RECORDS)
+    records = _read(manifest_path(path)).get(RECORDS)
     return records if isinstance(records, dict) else {}
 
 

@@ -47,7 +47,7 @@ _FORM = {
                     "file": {
                         "type": "string",
                         "format": "binary",
-                        "description": "PDF, PNG, JPEG, WebP, TIFF, HEIC, GIF or BMP.",
+                        "description": "A PDF, a picture, an Office, OpenDocument, EPUB, HTML, e-mail or text file.",
                     },
                     **FormOptions.model_json_schema()["properties"],
                 },

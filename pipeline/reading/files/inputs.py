@@ -1,5 +1,6 @@
 """Find the files to convert in folders, and tell them from results of earlier conversions."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -7,11 +8,20 @@ from pipeline.engine.errors import UserError
 from pipeline.reading.files.source import ACCEPTED, safe_filename
 from pipeline.reading.files.user_file import is_file_below, walk
 
-SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif", ".gif", ".bmp"})
-"""The suffixes, in any case, of input files."""
+SUFFIXES = frozenset(
+    {
+        *(".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".heic", ".heif", ".gif", ".bmp"),
+        *(".docx", ".docm", ".pptx", ".pptm", ".xlsx", ".xlsm", ".xls", ".odt", ".odp", ".ods"),
+        *(".epub", ".html", ".htm", ".xhtml", ".eml"),
+    }
+)
+"""The suffixes, in any case, of input files in folders. Text files (.md, .txt, .csv) have to be named: in folders they
+may be results."""
 
 MANIFEST_SUFFIX = ".manifest.json"
 """The suffix of a manifest, which lies beside its result."""
+RECORDS = "results"
+"""A manifest's key for the records of results, by file name: several formats share a manifest."""
 
 
 def discover(paths: Sequence[Path]) -> list[Path]:
@@ -50,7 +60,7 @@ def is_input_name(path: Path) -> bool:
 
 
 def _is_input(path: Path, root: Path) -> bool:
-    return is_input_name(path) and is_file_below(path, root)
+    return is_input_name(path) and is_file_below(path, root) and not _is_recorded(path)
 
 
 def is_input_below(path: Path, folder: Path) -> bool:
@@ -96,7 +106,16 @@ def _is_pictures(folder: Path) -> bool:
 
 def _is_result(path: Path) -> bool:
     """Whether a file is a result of Penstock: it has a manifest, or is a manifest."""
-    return path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists()
+    return path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists() or _is_recorded(path)
+
+
+def _is_recorded(path: Path) -> bool:
+    """Whether the manifest beside a file with the suffix of inputs, such as `a.html`, names the file as a result."""
+    try:
+        facts = json.loads(path.with_suffix(MANIFEST_SUFFIX).read_bytes())
+        return path.name in facts[RECORDS]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def manifest_path(result: Path) -> Path:

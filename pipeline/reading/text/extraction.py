@@ -201,7 +201,7 @@ def _links_within(nodes: list[Any]) -> dict[int, _Links]:
 
 
 def _without_pictures(text: str) -> str:
-    """Return the Markdown without pictures embedded as data."""
+    """Return the Markdown with the descriptions of pictures in place of the pictures that are embedded as data."""
     parts: list[str] = []
     kept = searched = 0
     for match in _EMBEDDED.finditer(text):
@@ -210,7 +210,7 @@ def _without_pictures(text: str) -> str:
         begin = text.rfind("![", max(searched, line), match.start())
         searched = match.end()
         if begin >= 0:
-            parts.append(text[kept:begin])
+            parts += [text[kept:begin], text[begin + 2 : match.start()]]
             kept = searched
     return "".join((*parts, text[kept:]))
 

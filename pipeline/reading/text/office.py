@@ -29,6 +29,8 @@ _PACKAGE = "{http://www.idpf.org/2007/opf}"
 _DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
 _BOOK_FACTS = ("title", "creator", "language", "publisher", "date", "description", "identifier")
 _CHAPTERS = frozenset({"application/xhtml+xml", "text/html"})
+_TABLES = {"table_infer_header": True}
+"""An option of markdownify: the first row of a table without a head becomes it, instead of an empty row above."""
 _MAIL_FACTS = ("From", "To", "Cc", "Date")
 
 
@@ -49,7 +51,8 @@ def convert(kind: Kind, data: bytes, filename: str) -> Converted:
     encoding = None
     if kind == Kind.NOTEBOOK:
         data, encoding = charset.decode(data, filename).encode(), "utf-8"
-    converted = converter().convert(io.BytesIO(data), StreamInfo(extension=suffix, charset=encoding))
+    info = StreamInfo(extension=suffix, charset=encoding)
+    converted = converter().convert(io.BytesIO(data), info, **(_TABLES if kind == Kind.DOCX else {}))
     text = str(converted.markdown).replace("\r\n", "\n")
     return str(converted.title or ""), _SLIDE.split(text)[1:] if kind == Kind.PPTX else [text]
 
@@ -70,7 +73,7 @@ def from_html(html: str) -> Converted:
     from markitdown import StreamInfo, converters  # noqa: PLC0415
 
     info = StreamInfo(extension=".html", charset="utf-8")
-    converted = converters.HtmlConverter().convert(io.BytesIO(html.encode()), info)
+    converted = converters.HtmlConverter().convert(io.BytesIO(html.encode()), info, **_TABLES)
     return str(converted.title or ""), [converted.markdown.replace("\r\n", "\n")]
 
 

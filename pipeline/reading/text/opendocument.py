@@ -105,8 +105,8 @@ class _Writer:
         if tag in _BLANKS:
             return _BLANKS[tag] * _count(element.get(f"{_TEXT}c"), _MAX_SPACES)
         if tag == f"{_DRAW}frame" and element.get(f"{_PRESENTATION}class") == "title":
-            # Markdown has no paragraphs in headings.
-            return f"<h1>{' '.join(self._inner(line) for line in element.iter(f'{_TEXT}p'))}</h1>"
+            title = " ".join(self._inner(line) for line in element.iter(f"{_TEXT}p"))  # a heading has no paragraphs
+            return f"<h1>{title}</h1>" if title.strip() else ""
         inner = self._inner(element)
         if tag == f"{_TEXT}note":
             self._notes.append(inner)

@@ -25,7 +25,7 @@ def test_any_number_is_a_resolution_within_bounds(
     def render(*arguments: Any, **_: Any) -> None:
         sizes.append((arguments[5], arguments[4].name))
 
-    document = SimpleNamespace(type="pdf", filename="a.pdf")
+    document = SimpleNamespace(type="pdf", filename="a.pdf", holds_text=False)
     context: Any = SimpleNamespace(settings=Settings(data_dir=tmp_path))
     source = files.source_path(context.settings, "d", "pdf")
     source.parent.mkdir(parents=True)

@@ -33,7 +33,9 @@ def _path(text: str) -> Path:
 
 Inputs = Annotated[
     list[Path],
-    typer.Argument(metavar="FILES", parser=_path, help="PDFs and pictures; folders; or - for standard input."),
+    typer.Argument(
+        metavar="FILES", parser=_path, help="PDFs, pictures, office and text files; folders; - for standard input."
+    ),
 ]
 Output = Annotated[
     str,
@@ -258,7 +260,7 @@ def _is_accepted(job: Job, wish: given.Wish, *, several: bool) -> bool:
     try:
         inspect(job.target.source, job.target.source.name, get_settings().documents)
     except UserError as error:
-        if error.code == "encrypted" and (wish.options.password or given.can_ask()):
+        if error.code == "encrypted" and (wish.options.password or given.can_open(job.target.source)):
             return True
         job.error, job.ended = str(error), True
         if several:

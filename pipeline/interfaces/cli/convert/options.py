@@ -46,6 +46,13 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and err.is_terminal
 
 
+def can_open(source: Path) -> bool:
+    """Whether a password from the terminal may open the file: somebody can type it, and the file is a PDF."""
+    from pipeline.reading.files.filetype import detect_file
+
+    return can_ask() and detect_file(source) == "pdf"
+
+
 def ask_password(name: str = "") -> str:
     """Ask for the password of the file called `name`, or of all encrypted PDFs. The terminal shows none of it."""
     from getpass import getpass

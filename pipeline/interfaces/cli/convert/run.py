@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
-from pipeline.interfaces.cli.convert.options import Wish, ask_password, can_ask
-from pipeline.interfaces.cli.output import err
+from pipeline.interfaces.cli.convert.options import Wish, ask_password, can_open
+from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,9 +31,13 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     advice = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
     provider = wish.options.provider or get_settings().provider
 
+    last = next((job for job in reversed(jobs) if not job.ended), None)
+
     def submit_next(job: Job, progress: Progress) -> None:
         nonlocal wish
         wish = _submit(job, wish, progress)
+        if job is last and (sentence := _read_here(jobs, provider)):
+            progress.note(sentence)
 
     follow(
         jobs,
@@ -85,11 +90,22 @@ def follow(
                     board.show(job)
 
 
+def _read_here(jobs: Sequence[Job], provider: str) -> str:
+    """A sentence about the files that `provider` need not see, since they hold their text; empty without any."""
+    from pipeline.settings import LOCAL
+
+    texts = [job for job in jobs if job.document and job.document.holds_text]
+    if not texts or provider == LOCAL:
+        return ""
+    which = f"{count(len(texts), 'file')} hold" if len(texts) > 1 else f"{one_line(texts[0].target.source.name)} holds"
+    return f"{which} text, which this machine reads at no cost, without {provider}."
+
+
 def _submit(job: Job, wish: Wish, progress: Progress) -> Wish:
     """Submit the job's file; at a terminal, ask for a password that it needs. Return the wish for the next file, with
     the password that opened this one."""
     submit(job, wish)
-    if job.code not in {"encrypted", "wrong_password"} or not can_ask():
+    if job.code not in {"encrypted", "wrong_password"} or not can_open(job.target.source):
         return wish
     with progress.paused():
         password = ask_password(job.target.source.name)

@@ -96,7 +96,7 @@ class Converted(BaseModel):
     open_world=True,
 )
 async def convert_document(call: Call, arguments: Address | FileOrAddress) -> Converted:
-    """Convert a PDF or a picture (PNG, JPEG, WebP, TIFF, HEIC …) to Markdown, and wait for it up to wait_s seconds.
+    """Convert a PDF, a picture, an office file, EPUB, HTML, e-mail or text to Markdown; wait up to wait_s seconds.
 
     Returns the document with its id, and the beginning of its Markdown once that is ready. If conversion takes longer,
     it continues: call get_status. Penstock converts the same file with the same options only once.

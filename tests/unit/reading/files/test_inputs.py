@@ -40,8 +40,8 @@ def test_links_that_lead_out_of_the_folder_are_passed_over(tmp_path):
 
 
 def test_a_folder_without_inputs_is_refused_with_a_message(tmp_path):
-    (tmp_path / "letter.docx").touch()
-    with pytest.raises(UserError, match=r"has no inputs.* It has letter.docx") as caught:
+    (tmp_path / "letter.doc").touch()
+    with pytest.raises(UserError, match=r"has no inputs.* It has letter.doc") as caught:
         discover([tmp_path])
     assert caught.value.code == "no_inputs"
     with pytest.raises(UserError) as caught:
@@ -52,7 +52,7 @@ def test_a_folder_without_inputs_is_refused_with_a_message(tmp_path):
 def test_results_in_a_folder_of_inputs_are_neither_inputs_nor_left_out(tmp_path):
     names = {
         "in": ("a.pdf", "sub/b.png", "own.pictures/c.png"),
-        "other": ("letter.docx", "sub/notes.md"),
+        "other": ("letter.doc", "sub/notes.md"),
         "result": ("a.md", "a.manifest.json", "a.pictures/1.png", "sub/b.png.json", "sub/b.png.manifest.json"),
         "hidden": (".x.pdf", ".git/d.pdf", ".git/e.docx"),
     }
