@@ -27,7 +27,15 @@ _XML_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
 _PACKAGE = "{http://www.idpf.org/2007/opf}"
 _DUBLIN_CORE = "{http://purl.org/dc/elements/1.1/}"
-_BOOK_FACTS = ("title", "creator", "language", "publisher", "date", "description", "identifier")
+_BOOK_FACTS = {
+    "Title": "title",
+    "Authors": "creator",
+    "Language": "language",
+    "Publisher": "publisher",
+    "Date": "date",
+    "Description": "description",
+    "Identifier": "identifier",
+}
 _CHAPTERS = frozenset({"application/xhtml+xml", "text/html"})
 _TABLES = {"table_infer_header": True}
 """An option of markdownify: the first row of a table without a head becomes it, instead of an empty row above."""
@@ -157,10 +165,10 @@ def _book(data: bytes, filename: str) -> Converted:
         spine = [places[key] for item in package.iter(f"{_PACKAGE}itemref") if (key := item.get("idref")) in places]
         found = [name if name in names else unquote(name) for name in spine]
         chapters = [from_html(html_text(archive.read(name), filename))[1][0] for name in found if name in names]
-    known = {fact: ", ".join(_words(node) for node in package.iter(f"{_DUBLIN_CORE}{fact}")) for fact in _BOOK_FACTS}
-    facts = "  \n".join(f"**{fact.capitalize()}:** {inline.literal(words)}" for fact, words in known.items() if words)
+    known = {name: ", ".join(map(_words, package.iter(f"{_DUBLIN_CORE}{tag}"))) for name, tag in _BOOK_FACTS.items()}
+    facts = "  \n".join(f"**{name}:** {inline.literal(words)}" for name, words in known.items() if words)
     chapters = chapters or [""]
-    return known["title"], [f"{facts}\n\n{chapters[0]}", *chapters[1:]]
+    return known["Title"], [f"{facts}\n\n{chapters[0]}", *chapters[1:]]
 
 
 def _words(node: Any) -> str:
