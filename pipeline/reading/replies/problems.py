@@ -30,10 +30,11 @@ _REFUSAL = re.compile(
     r"\b(?:image|picture|photo|document|page|text|content|file|request|assist|help|transcri)"
     r"|(?:please|could you|kindly) (?:provide|upload|share|attach|paste|send)[^.\n]{1,40}"
     r"\b(?:image|picture|photo|document|page|text|content|file)"
+    r"|kann (?:das|dieses) (?:Bild|Dokument)[^.\n]{1,60}nicht|ne peux pas (?:lire|voir)|no puedo (?:leer|ver)"
     r"|(?:无法|不能)(?:识别|提供|转录|处理|查看)",
     re.IGNORECASE,
 )
-_SPEAKS = re.compile(r"\bI\b|\bAI\b|please|sorry|抱歉|对不起|无法", re.IGNORECASE)
+_SPEAKS = re.compile(r"\bI\b|\bAI\b|please|sorry|\bich\b|\bje\b|no puedo|抱歉|对不起|无法", re.IGNORECASE)
 _REFUSAL_LENGTH = 600
 _TRUNCATED = frozenset({"length", "max_tokens", "max_output_tokens"})
 _FEW, _RECALL, _ECHO, _ECHO_LINE = 20, 0.5, 0.6, 30

@@ -170,7 +170,7 @@ def _is_endless(unit: str, run: int, *, counters: bool) -> bool:
     cells, line = bool(_CELLS.search(unit)), "\n" in unit
     words = bool(_WORD.search(_TAG.sub("", unit + unit)))
     if counters:
-        return words and repeats > 120
+        return repeats > 120 if words else repeats > 1500 and not (cells or line)
     if cells:
         return repeats > 120
     if not words:
