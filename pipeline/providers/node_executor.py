@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,9 +13,11 @@ from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.nodes.client.executor import Parts
 from pipeline.nodes.protocol import MAX_ATTACHMENTS, MODEL_NOT_AVAILABLE, Attachment, Capability, Offer
 from pipeline.providers import registry
-from pipeline.providers.protocols import Answer, PageRef, Usage
-from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.providers.drawing import Drawing
+from pipeline.providers.protocols import Answer, PageRef, RejectedAnswer, ServiceConverter, Usage
 from pipeline.reading.files.filetype import detect
+from pipeline.reading.ocr.rendition import Rendition
+from pipeline.reading.sandbox.limits import page_limits
 from pipeline.settings import LOCAL, Settings
 
 ANY_MODEL = "*"
@@ -154,12 +157,18 @@ class ProviderExecutor:
             path, cut_out = Path(folder) / f"page{suffix}", Path(folder) / _PICTURES
             path.write_bytes(picture)
             page = PageRef(path, request.number, path, cut_out if request.pictures else None)
+            rendition = cast("ServiceConverter", converter).rendition if self._provider != LOCAL else Rendition()
+            if not rendition.is_plain:
+                # The requester drew the page for any model; this one may want it otherwise.
+                limits = page_limits(self._settings.documents.page_timeout_s, self._settings.documents.reader_memory_mb)
+                drawing = Drawing(path, 1, Path(folder) / "drawn", limits, self._settings.documents.max_pixels)
+                page = replace(page, image=drawing.draw(rendition), drawing=drawing)
             try:
                 with self._reading, converter.open(path) as reader:
                     answer = reader.convert(page)
-            except TruncatedAnswer as error:
+            except RejectedAnswer as error:
                 # The answer was paid for: the requester decides.
-                answer = error.answer
+                answer = replace(error.answer, truncated=True)
             return _with_pictures({**_as_result(answer), "layout": answer.layout}, cut_out)
 
 

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,9 +21,10 @@ from pipeline.nodes.client import Attachment
 from pipeline.nodes.protocol import Capability
 from pipeline.providers import token_claim
 from pipeline.providers.nodes import Nodes, TextResult
-from pipeline.providers.protocols import MEDIA_TYPES, Answer, PageReader, PageRef
-from pipeline.providers.vision_pages import TruncatedAnswer, read_image
+from pipeline.providers.protocols import MEDIA_TYPES, Answer, Call, PageReader, PageRef, Pass, RejectedAnswer, directly
+from pipeline.providers.vision_pages import read_image
 from pipeline.reading.files.filetype import MIME_TYPES, detect
+from pipeline.reading.ocr.rendition import Rendition
 
 MAX_PICTURE_PIXELS = 16_000_000
 _MAX_BLOCKS, _MAX_CELLS = 20_000, 100_000
@@ -106,10 +107,12 @@ class NodePages:
 
     needs_images = True
     paid = True
+    falls_back = False
 
     def __init__(self, nodes: Nodes) -> None:
         self.name = nodes.name
         self.model = nodes.model
+        self.rendition = Rendition(nodes.profile.image_dpi)
         self._reader = _NodeReader(nodes)
         self._facts = json.dumps([self.name, nodes.profile.base_url, self.model, str(Capability.PAGE)]).encode()
 
@@ -131,6 +134,11 @@ class NodePages:
         facts = self._facts + (f"\n{page.number}\n{page.pictures}".encode() if page.pictures else b"")
         return hashlib.sha256(hashlib.sha256(image).digest() + facts).hexdigest(), hashlib.sha256().hexdigest()
 
+    def restore(self, reply: Mapping[str, Any], page: int) -> Answer:
+        """Return a kept answer with its layout, for page number `page`."""
+        blocks = [{**block, "page": page} for block in reply["layout"]["blocks"]]
+        return Answer(reply["text"], self.model, layout={**reply["layout"], "blocks": blocks}, reply=dict(reply))
+
 
 class _NodeReader:
     def __init__(self, nodes: Nodes) -> None:
@@ -139,6 +147,23 @@ class _NodeReader:
     def convert(self, page: PageRef) -> Answer:
         """Return the Markdown of one page, with its layout if the node provides it; save its pictures if `page` names a
         folder. Raises `UnitError`, also for an incomplete answer."""
+        (done,) = self.passes(page, directly)
+        if done.error:
+            raise done.error
+        return done.answer
+
+    def passes(self, page: PageRef, call: Call) -> Iterator[Pass]:
+        """Yield the page, with an error if its answer is incomplete. Raises `UnitError`."""
+        answer = call("", lambda: self._asked(page))
+        if not answer.truncated:
+            yield Pass(answer)
+            return
+        message = (
+            f"the answer of provider '{self._nodes.name}' for page {page.number} stops at its node's limit of tokens"
+        )
+        yield Pass(answer, RejectedAnswer(message, answer))
+
+    def _asked(self, page: PageRef) -> Answer:
         image, media_type = read_image(page)
         body = {"number": page.number, "pictures": page.pictures is not None}
         reply = self._nodes.ask(Capability.PAGE, body, [(Attachment(media_type=media_type, size=len(image)), image)])
@@ -150,12 +175,8 @@ class _NodeReader:
         layout = result.layout.as_dict(page.number, links) if result.layout is not None else None
         most = token_claim.most_input((), 1), token_claim.most_output(text, self._nodes.profile.max_tokens)
         usage = self._nodes.usage_of(result, *most)
-        answer = Answer(text, self._nodes.model_of(result), usage, reply.latency_ms, result.truncated, layout)
-        if result.truncated:
-            name = self._nodes.name
-            message = f"the answer of provider '{name}' for page {page.number} stops at its node's limit of tokens"
-            raise TruncatedAnswer(message, answer)
-        return answer
+        kept = {"text": text, "layout": layout} if layout is not None else None
+        return Answer(text, self._nodes.model_of(result), usage, reply.latency_ms, result.truncated, layout, reply=kept)
 
     def _saved(self, page: PageRef, folder: Path, attachments: Sequence[tuple[Attachment, bytes]]) -> dict[str, str]:
         """Save the pictures, each re-encoded, and return the link of each by the node's name for it."""

@@ -2,25 +2,29 @@
 
 import asyncio
 import base64
+import json
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 import openai
+import structlog
 
 from pipeline.engine import foreign_json
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.tables import storable
-from pipeline.providers import call_loop, token_claim
-from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
-from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
+from pipeline.providers import call_loop, presets, token_claim
+from pipeline.providers.chat_stream import Stream, text_of
+from pipeline.providers.errors import Target, from_exception, from_reply, read_error, unit_error
+from pipeline.providers.protocols import MEDIA_TYPES, Answer, Question, Usage, Vectors
 from pipeline.providers.replies import finite_vectors, model_name
 from pipeline.providers.reply_limit import ReplyLimit
+from pipeline.reading.ocr.rendition import Picture
 from pipeline.reading.web.fetch import trusted
 from pipeline.settings import ProviderProfile
 from pipeline.settings.providers import PUBLIC_SERVICE
@@ -29,6 +33,11 @@ MAX_REPLY_BYTES = 32 * 2**20
 """Longer replies are cut off and refused."""
 
 _NO_KEY = "none"
+_REFUSALS = frozenset({400, 405, 415, 422, 501})
+"""The status codes with which a service may refuse to stream."""
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 class _HasContent(Protocol):
@@ -42,6 +51,10 @@ class _Reply:
 
     data: dict[str, Any]
     latency_ms: int
+    pieces: int | None = None
+    """The pieces of a reply that streamed in."""
+    cut: bool = False
+    """We broke it off."""
 
 
 class OpenAICompatible:
@@ -63,6 +76,8 @@ class OpenAICompatible:
             lambda message, code: unit_error(self._target, message, kind=ErrorKind.PERMANENT, code=code),
         )
         self._client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
+        self._streams = True
+        """False once the service has refused to stream."""
 
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image`, of one of `MEDIA_TYPES`. Raises `UnitError`."""
@@ -93,6 +108,31 @@ class OpenAICompatible:
         services ignore this, so check the answer.
         """
         return self._ask(prompt, system, json_schema)
+
+    def show(self, picture: Picture, question: Question, watch: Callable[[str], bool] = lambda _: False) -> Answer:
+        """Answer a question about a picture, exactly as it is worded. Raises `UnitError`.
+
+        The answer streams in: `watch` takes each piece of it, in the thread of all calls, and returns True to break the
+        call off at once; the answer is then `cut`, and its tokens are estimated. A service that does not stream answers
+        as a whole.
+        """
+        url = f"data:{picture.media_type};base64,{base64.b64encode(picture.data).decode('ascii')}"
+        shown = {"url": url} | ({"detail": question.detail} if question.detail else {})
+        parts: list[dict[str, object]] = [{"type": "image_url", "image_url": shown}]
+        if question.prompt:
+            parts.insert(1 if question.picture_first else 0, {"type": "text", "text": question.prompt})
+        messages: list[dict[str, object]] = [{"role": "system", "content": question.system}] if question.system else []
+        messages.append({"role": "user", "content": parts})
+        texts = [question.prompt, question.system]
+        body = {token_limit_field(self.profile): question.max_tokens, **question.fields}
+        reply = self._stream(messages, body, watch) if self._streams else None
+        if reply is None:
+            reply = self._call(lambda client: _send(client, self.model, messages, body))
+        answer = self._answer_of(reply, token_claim.most_input(texts, 1), question.max_tokens)
+        if reply.pieces is None or (answer.usage.output_tokens and not reply.cut):
+            return answer
+        usage = token_claim.estimated(texts, picture.pixels, answer.text, reply.pieces, cut=reply.cut)
+        return replace(answer, usage=usage, cut=reply.cut)
 
     def _ask(
         self, prompt: str, system: str, json_schema: dict[str, object] | None, pictures: Sequence[object] = ()
@@ -147,14 +187,13 @@ class OpenAICompatible:
 
     def _chat(self, messages: list[dict[str, object]], most_in: int, **extra: object) -> Answer:
         body = {token_limit_field(self.profile): self.profile.max_tokens, **extra}
-        reply = self._call(
-            lambda client: client.chat.completions.with_raw_response.create(
-                model=self.model,
-                messages=messages,  # type: ignore[arg-type] # plain dicts of the shapes the API documents
-                temperature=self.profile.temperature,
-                extra_body=body,
-            )
-        )
+        temperature = presets.temperature(self.profile, self.model)
+        if temperature is not None:
+            body["temperature"] = temperature
+        reply = self._call(lambda client: _send(client, self.model, messages, body))
+        return self._answer_of(reply, most_in, self.profile.max_tokens)
+
+    def _answer_of(self, reply: _Reply, most_in: int, max_tokens: int) -> Answer:
         choices = reply.data.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
@@ -165,11 +204,11 @@ class OpenAICompatible:
         if message.get("refusal") or reason.startswith("content_filter"):
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
-        content, truncated = _text_of(message.get("content")), reason == "length"
+        content, truncated = text_of(message.get("content")), reason == "length"
         if content is None and not truncated:
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
         text = storable(content or "")
-        usage = self._usage_of(reply, most_in, token_claim.most_output(text, self.profile.max_tokens))
+        usage = self._usage_of(reply, most_in, token_claim.most_output(text, max_tokens))
         return Answer(text, self._model_of(reply), usage, reply.latency_ms, truncated)
 
     def _call(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> _Reply:
@@ -177,18 +216,60 @@ class OpenAICompatible:
             async with asyncio.timeout(self.profile.timeout_s):
                 return (await send(self._connected())).content
 
+        body, took_ms = self._run(exchange)
+        return _Reply(self._parse(body), took_ms)
+
+    def _stream(
+        self, messages: list[dict[str, object]], body: dict[str, object], watch: Callable[[str], bool]
+    ) -> _Reply | None:
+        """Return a reply that streams in, or the whole reply of a service that ignores the request to stream. None if
+        the service refuses to stream, as this process remembers."""
+
+        async def exchange() -> bytes | Stream | None:
+            async with asyncio.timeout(self.profile.timeout_s):
+                try:
+                    streaming: Any = self._connected().chat.completions.with_streaming_response
+                    sent = {"model": self.model, "messages": messages, "extra_body": body}
+                    more = {"stream": True, "stream_options": {"include_usage": True}}
+                    async with streaming.create(**sent, **more) as response:
+                        if "event-stream" not in response.headers.get("content-type", ""):
+                            return bytes(await response.read())
+                        stream = Stream(watch)
+                        async for data in response.iter_bytes():
+                            if stream.feed(data):
+                                break  # leaving the block closes the connection
+                        return stream
+                except openai.APIStatusError as error:
+                    facts = read_error(error.response.content)
+                    if error.status_code in _REFUSALS and "stream" in f"{facts.message} {facts.param}".casefold():
+                        return None
+                    raise
+
+        read, took_ms = self._run(exchange)
+        if read is None:
+            log.info("provider.does_not_stream", provider=self.name, model=self.model)
+            self._streams = False
+            return None
+        if isinstance(read, bytes):
+            return _Reply(self._parse(read), took_ms)
+        if read.broken or not read.ended:
+            raise self._error("broke its answer off", kind=ErrorKind.TRANSIENT, code="bad_reply")
+        return _Reply(self._checked(read.data, b""), took_ms, read.pieces, read.cut)
+
+    def _run(self, exchange: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, int]:
+        """Return the result of an exchange, and its latency in milliseconds. Raises `UnitError`."""
         self._check_configured()
         started = time.monotonic()
         try:
-            body = call_loop.run(exchange())
-        except (openai.OpenAIError, TimeoutError) as error:
+            result = call_loop.run(exchange())
+        except (openai.OpenAIError, httpx2.HTTPError, TimeoutError) as error:
             if isinstance(error.__cause__, UnitError):
                 raise error.__cause__ from None  # the gate closed before anything was sent
             # Not chained: the SDK's errors hold the request, with the key and the picture.
             raise from_exception(error, self._target, datetime.now(UTC)) from None
         except UnicodeEncodeError:
             raise self._error("cannot be sent text with lone surrogates", code="bad_request") from None
-        return _Reply(self._parse(body), round((time.monotonic() - started) * 1000))
+        return result, round((time.monotonic() - started) * 1000)
 
     def _parse(self, body: bytes) -> dict[str, Any]:
         try:
@@ -200,12 +281,15 @@ class OpenAICompatible:
         if not isinstance(data, dict):
             message = f"gave a reply that is not a JSON object: check {self._target.env}BASE_URL if this goes on"
             raise self._error(message, kind=ErrorKind.TRANSIENT, code="bad_reply")
+        return self._checked(data, body)
+
+    def _checked(self, data: dict[str, Any], body: bytes) -> dict[str, Any]:
         error = data.get("error")
         if error and not data.get("choices") and not data.get("data"):
             # Routers report the error of a service behind them with status 200.
             status = error.get("code") if isinstance(error, dict) else None
             status = status if isinstance(status, int) and 400 <= status <= 599 else 500
-            raise from_reply(status, {}, body, self._target, datetime.now(UTC))
+            raise from_reply(status, {}, body or json.dumps(data).encode(), self._target, datetime.now(UTC))
         return data
 
     def _connected(self) -> openai.AsyncOpenAI:
@@ -250,6 +334,16 @@ def token_limit_field(profile: ProviderProfile) -> str:
     return "max_completion_tokens" if profile.base_url == PUBLIC_SERVICE else "max_tokens"
 
 
+def _send(
+    client: openai.AsyncOpenAI, model: str, messages: list[dict[str, object]], body: dict[str, object]
+) -> Awaitable[_HasContent]:
+    return client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=messages,  # type: ignore[arg-type] # plain dicts of the shapes the API documents
+        extra_body=body,
+    )
+
+
 def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai.AsyncOpenAI:
     """Return an unconnected client. It does not reference its provider, so that dropping the provider closes it."""
 
@@ -291,15 +385,6 @@ def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai
         max_retries=0,
         http_client=http_client,
     )
-
-
-def _text_of(content: object) -> str | None:
-    """Return the text of a message's content, a string or a list of parts; None without text."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        texts = [text for text in parts if isinstance(text, str)]
-        return "".join(texts) if texts else None
-    return content if isinstance(content, str) else None
 
 
 def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:

@@ -1,11 +1,19 @@
 """The ports between flows and providers. Vision models and local conversion both turn pages into Markdown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading.ocr.rendition import Rendition
+
+if TYPE_CHECKING:
+    from pipeline.providers.drawing import Drawing
+
+MOST_PASSES = 3
+"""How often a model reads a page at most, if its replies fail their checks: each pass costs."""
 MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 """The types of pictures that models accept."""
 
@@ -36,6 +44,10 @@ class Answer:
     latency_ms: int = 0
     truncated: bool = False
     layout: dict[str, Any] | None = None
+    cut: bool = False
+    """We broke the answer off."""
+    reply: dict[str, Any] | None = None
+    """The raw reply of the page and the facts to parse it again (`PageConverter.restore`), ready for JSON."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +69,60 @@ def charged(result: Answer | Vectors) -> tuple[str, int, int]:
 class PageRef:
     """One page to convert: page `number` (from 1) of `source`. `image`: its picture, if one was rendered.
 
-    `pictures`: the folder in which to save the pictures on the page, if wanted."""
+    `pictures`: the folder in which to save the pictures on the page, if wanted. `drawing`: draws the page again, turned
+    or in parts, if that is possible."""
 
     source: Path
     number: int
     image: Path | None = None
     pictures: Path | None = None
+    drawing: "Drawing | None" = None
+
+
+Call = Callable[[str, Callable[[], Answer]], Answer]
+"""Makes the request of the second argument, and returns its answer. The first is a digest of the whole request: an
+answer to it that was paid for, but not used yet, is returned instead. Raises `UnitError`."""
+
+
+def directly(key: str, send: Callable[[], Answer]) -> Answer:  # noqa: ARG001
+    """A `Call` that knows no earlier answers."""
+    return send()
+
+
+class RejectedAnswer(UnitError):
+    """The answer fails its checks; `answer`: it, as far as it could be read. `code`: of the first problem, such as
+    `truncated`."""
+
+    kind = ErrorKind.PERMANENT
+
+    def __init__(self, message: str, answer: Answer, code: str = "truncated") -> None:
+        super().__init__(message, code=code)
+        self.answer = answer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.answer, self.code)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One reading of a page by a model. `error`: why its answer is not used."""
+
+    answer: Answer
+    error: UnitError | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request about a picture, exactly as a model wants it. Without a `prompt`, the picture is sent alone."""
+
+    prompt: str
+    system: str = ""
+    picture_first: bool = True
+    detail: str = ""
+    """OpenAI's `image_url.detail`; empty: none is sent."""
+    max_tokens: int = 8192
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the request, such as the temperature."""
 
 
 class Vision(Protocol):
@@ -115,8 +175,17 @@ class PageReader(Protocol):
         answer."""
 
 
+class ServiceReader(PageReader, Protocol):
+    """The pages of a file, read by a service."""
+
+    def passes(self, page: PageRef, call: Call) -> Iterator[Pass]:
+        """Yield readings of one page, until one is good or nothing more can be tried. Each request is made by `call`.
+        Raises `UnitError`."""
+
+
 class PageConverter(Protocol):
-    """Turns pages into Markdown. `needs_images`: pages must be rendered first; `paid`: results are worth caching."""
+    """Turns pages into Markdown. `needs_images`: pages must be drawn first; `paid`: a `ServiceConverter`, whose results
+    are worth caching."""
 
     name: str
     model: str
@@ -135,3 +204,15 @@ class PageConverter(Protocol):
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
         """Return (key, prompt hash), hex: the key covers page content, provider, model, prompt and settings."""
+
+
+class ServiceConverter(PageConverter, Protocol):
+    """Lets a service turn pages into Markdown; opens a `ServiceReader`."""
+
+    rendition: Rendition
+    """The pictures of pages that it wants."""
+    falls_back: bool
+    """Whether local conversion does a page of which no reply is good."""
+
+    def restore(self, reply: Mapping[str, Any], page: int) -> Answer:
+        """Return the answer of a kept `Answer.reply`, parsed again, for the page with this number in its file."""

@@ -13,8 +13,8 @@ from redis import Redis, RedisError
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import Presence
+from pipeline.providers import presets
 from pipeline.providers.protocols import Embeddings, PageConverter, Text, Vision
-from pipeline.providers.vision_pages import VisionConverter
 from pipeline.settings import LOCAL, ProviderProfile, Settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ def page_converter(settings: Settings, provider: str, model: str = "") -> PageCo
         from pipeline.providers.node_pages import NodePages  # noqa: PLC0415
 
         return _keep(("pages", *_identity(settings, provider, model)), lambda: NodePages(cast("Nodes", service)))
-    return _keep(("pages", *_identity(settings, provider, model)), lambda: VisionConverter(service, profile))
+    from pipeline.providers.vision_pages import VisionConverter  # noqa: PLC0415
+
+    return _keep(
+        ("pages", *_identity(settings, provider, model)), lambda: VisionConverter(cast("OpenAICompatible", service))
+    )
 
 
 def vision(settings: Settings, provider: str, model: str = "") -> Vision:
@@ -88,7 +92,7 @@ def cuts_pictures(settings: Settings, provider: str) -> bool:
 
 def check(settings: Settings, provider: str, model: str = "") -> None:
     """Raise `UserError` if this provider and model cannot do work: `unknown_provider`, `unknown_model`, `no_model`,
-    `no_key`."""
+    `no_key`, `unknown_preset`."""
     if len(model) > MAX_MODEL_CHARS or not model.isprintable():
         message = (
             f"{model[:MAX_MODEL_CHARS]!r} is not a model: names have at most {MAX_MODEL_CHARS} printable characters"
@@ -104,6 +108,7 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
         raise UserError(message, code="no_model")
     if profile.lacks_key and not settings.keyless:
         raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
+    presets.chosen(profile, model or profile.model)
 
 
 def check_workers(redis: "Redis", provider: str) -> None:

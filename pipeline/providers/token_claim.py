@@ -17,6 +17,9 @@ UNSEEN_TOKENS = 100_000
 """Tokens of a call beyond its texts: the service's templates and tools on input, reasoning on output."""
 PICTURE_TOKENS = 100_000
 """Tokens of one picture. Services charge up to some fifty thousand for large ones."""
+PIXELS_PER_TOKEN = 784
+"""Of a picture: most models see squares of 28 x 28 pixels."""
+USUAL_PICTURE_TOKENS = 2_000
 MOST_TOKENS = 1_000_000_000
 """The most tokens in one direction, whatever was sent: two of these still fit a column."""
 
@@ -29,6 +32,14 @@ def most_input(texts: Iterable[str], pictures: int = 0) -> int:
 def most_output(text: str, max_tokens: int) -> int:
     """Return the most tokens that an answer can have; `max_tokens`: the request's limit."""
     return max(len(text) * 4, max_tokens) + UNSEEN_TOKENS
+
+
+def estimated(texts: Iterable[str], pixels: int, answer: str, pieces: int, *, cut: bool) -> Usage:
+    """Return the tokens of a call whose service did not report them: most services send a token in each of the
+    answer's `pieces`. `pixels`: of the picture, 0 if unknown; `cut`: we broke the answer off."""
+    tokens_in = sum(map(len, texts)) // 4 + (pixels // PIXELS_PER_TOKEN or USUAL_PICTURE_TOKENS)
+    why = "was broken off because it repeats itself" if cut else "came without a report of its tokens"
+    return Usage(tokens_in, max(pieces, len(answer) // 4), f"the answer {why}: its tokens are estimated")
 
 
 def plausible(provider: str, tokens_in: object, tokens_out: object, most_in: int, most_out: int) -> Usage:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from datetime import time
+from pathlib import Path
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ _LIKE = "wss://host or ws://host:8485"
 _DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|\d{3})$")
 """The end of a dated name: services report `gpt-4o-2024-08-06` or `claude-sonnet-4-20250514` for the requested name."""
 
+MAX_PROMPT_BYTES = 32_000
 NODE_DPI = 200
 """The resolution that character recognition needs, as in local conversion (`documents.ocr_dpi`)."""
 
@@ -53,10 +55,16 @@ class ProviderProfile(BaseModel):
     concurrency: int = Field(default=8, ge=1, le=1024)
     """How many calls one document may have under way at once."""
     max_tokens: int = Field(default=8192, ge=1)
-    """The longest answer in tokens. A page whose answer is cut there fails with that reason. For `nodes`, the node's
-    own setting counts."""
-    temperature: float = Field(default=0.0, ge=0, le=2)
-    """The temperature that each call sends. For `nodes`, the node's own setting counts."""
+    """The longest answer in tokens; for pages, the preset's unless you set it. For `nodes`, the node's own setting
+    counts."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """The temperature that each call sends; by default the preset's, and none if that names none. For `nodes`, the
+    node's own setting counts."""
+    preset: str = ""
+    """How to ask the model for a page and to read its reply (docs/how-to/document-models.md). Empty: chosen by the
+    model's name, or else `general`."""
+    prompt_file: Path | None = None
+    """A text file with your own prompt for pages, of at most 32 kB; it replaces the preset's."""
     fallback: str = ""
     """Another provider, or `local`, that does this one's work while its breaker is open."""
     escalate: str = ""
@@ -83,7 +91,8 @@ class ProviderProfile(BaseModel):
     breaker_longest_s: float = Field(default=900.0, gt=0)
     """The longest such pause."""
     image_dpi: int = Field(default=150, ge=36, le=600)
-    """Resolution of PDF pages for the model; the default for the kind `nodes` is 200."""
+    """Resolution of PDF pages for the model. Unless you set it, the preset decides about the picture; the default for
+    the kind `nodes` is 200."""
     when_no_node: Literal["wait", "error"] = "error"
     """For `nodes`, what a call does while no node offers its capability and model: `error` pauses the queue for a while
     and uses no attempt; `wait` waits at the gateway until `TIMEOUT_S`."""
@@ -123,6 +132,20 @@ class ProviderProfile(BaseModel):
             self.image_dpi = NODE_DPI
         return self
 
+    @field_validator("prompt_file")
+    @classmethod
+    def _prompt_is_readable(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        path = value.expanduser().absolute()
+        _prompt_in(path)
+        return path
+
+    @property
+    def prompt(self) -> str:
+        """The text of `prompt_file`; empty without one. Raises `ValueError` if the file has become unusable."""
+        return _prompt_in(self.prompt_file) if self.prompt_file else ""
+
     @field_validator("base_url")
     @classmethod
     def _address_fits_the_kind(cls, value: str, info: ValidationInfo) -> str:
@@ -131,6 +154,22 @@ class ProviderProfile(BaseModel):
         if not _is_url(value, {"http", "https"}):
             raise ValueError("must be an http:// or https:// URL; ws:// and wss:// are for kind 'nodes'")
         return value.rstrip("/")
+
+
+def _prompt_in(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_PROMPT_BYTES + 1)
+        if len(text) > MAX_PROMPT_BYTES:
+            raise ValueError(f"{path} has more than {MAX_PROMPT_BYTES // 1000} kB: a prompt is shorter")
+        prompt = text.decode().strip()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8") from error
+    if not prompt:
+        raise ValueError(f"{path} is empty")
+    return prompt
 
 
 def gateway_urls(urls: str | Sequence[str]) -> tuple[str, ...]:

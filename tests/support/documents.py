@@ -129,10 +129,17 @@ def only(units: Sequence[PageUnit]) -> PageUnit:
     return unit
 
 
-def good(unit: PageUnit, text: str = "", **values: Any) -> Attempt:
-    """Return the outcome of a converted page."""
+def good(unit: PageUnit, text: str = "", *, call_id: str = "", cost: float = 0.0, **values: Any) -> Attempt:
+    """Return the outcome of a converted page; with a `call_id`, a call made it."""
     answer = Answer(text or f"new text of page {unit.page}", "m-1", Usage(10, 5))
-    return Attempt(unit, answer, latency_ms=7, **values)
+    calls = (call_of(unit, answer, call_id, cost),) if call_id else ()
+    return Attempt(unit, answer, latency_ms=7, calls=calls, **values)
+
+
+def call_of(unit: PageUnit, answer: Answer, call_id: str, cost: float = 0.0) -> dict[str, Any]:
+    """Return the record of the call that gave an answer."""
+    now = datetime.now(UTC)
+    return page.trace(unit, call_id, "", answer, None, latency_ms=7, cost=cost, queue="", began_at=now)
 
 
 def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: float | None = None) -> Attempt:

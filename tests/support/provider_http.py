@@ -120,8 +120,25 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             # Before the reply: its reader may call again at once, and that must not count as a second call under way.
             self.provider.leave(record, status)
-        if status:
+        if status and reply.pieces:
+            self._stream(record, reply)
+        elif status:
             self._send(reply)
+
+    def _stream(self, record: "Record", reply: "Reply") -> None:
+        self.send_response(reply.status)
+        own = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
+        for name, value in (reply.headers | own).items():
+            self.send_header(name, value)
+        self.end_headers()
+        for piece in (*reply.pieces, b""):
+            if reply.piece_s and self._gone_within(reply.piece_s):
+                self.close_connection = True
+                return
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            if reply.piece_s:
+                self.wfile.flush()
+            record.pieces += bool(piece)
 
     def _send_json(self, status: int, body: object) -> None:
         self._head(status, {"Content-Type": "application/json"}, len(data := json.dumps(body).encode()))

@@ -69,6 +69,8 @@ class Record:
     prompt: str = ""
     status: int = 0
     ended: float = 0.0
+    pieces: int = 0
+    """The pieces of the answer that left, if it was streamed."""
     body: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -94,6 +96,11 @@ class Script:
     answer: Callable[[Record], str] | None = None
     picture_answer: Callable[[Record], str] | None = None
     vector: Callable[[str], list[float]] | None = None
+    streams: bool = True
+    """Stream the answers of calls that ask for it; otherwise ignore that wish."""
+    piece_s: float = 0.0
+    """The pause before each streamed piece."""
+    reports_usage: bool = True
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,9 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     how: FaultKind = "reply"
     delay_s: float = 0.0
+    pieces: tuple[bytes, ...] = ()
+    """The events to stream instead of `body`."""
+    piece_s: float = 0.0
 
 
 def default_markdown(image: bytes) -> str:
@@ -212,6 +222,8 @@ class ProviderServer:
             self._under_way += 1
             self.max_concurrent = max(self.max_concurrent, self._under_way)
             reply = self._decide(record)
+            if body.get("stream") and self.script.streams and reply.how == "reply" and reply.status == 200:
+                reply = _streamed(reply, self.script)
             self.records.append(record)
             self._changed.notify_all()
         return record, reply
@@ -339,6 +351,32 @@ def completion(record: Record, text: str | None, finish_reason: str = "stop", **
             "total_tokens": prompt_tokens + completion_tokens,
         },
     }
+
+
+PIECE_CHARS = 8
+
+
+def _streamed(reply: Reply, script: Script) -> Reply:
+    """Return the reply as events, if it is a completion."""
+    try:
+        whole = json.loads(reply.body)
+        choice = dict(whole["choices"][0])
+        message = dict(choice.pop("message"))
+    except (ValueError, LookupError, TypeError):
+        return reply
+    text = message.pop("content", None) or ""
+    texts = (
+        [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)] if isinstance(text, str) else [text]
+    )
+    events = [{"delta": {"content": piece}, "index": 0} for piece in texts]
+    events.append({"delta": message, "index": 0, "finish_reason": choice.get("finish_reason")})
+    if isinstance(text, str) and not text and "refusal" not in message and message.get("role"):
+        events[-1]["delta"] = message | {"content": ""}
+    chunks = [{"model": whole.get("model"), "choices": [event]} for event in events]
+    if script.reports_usage and whole.get("usage"):
+        chunks.append({"model": whole.get("model"), "choices": [], "usage": whole["usage"]})
+    pieces = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
+    return replace(reply, pieces=(*pieces, b"data: [DONE]\n\n"), piece_s=script.piece_s)
 
 
 def _faulty_reply(record: Record, fault: Fault, script: Script) -> Reply:

@@ -159,6 +159,8 @@ class Page(ClaimColumns, Base):
     """The verdict of `rules.doubt`, made when the text arrived."""
     image_path: Mapped[str | None] = mapped_column(String(1000))
     error: Mapped[str | None] = mapped_column(Text)
+    fallback: Mapped[str | None] = mapped_column(Text)
+    """Why the text is from local conversion and not from the provider; None: it is not."""
     retry_count: Mapped[int] = mapped_column(default=0)
     """Failed attempts over the page's whole life."""
     use_cache: Mapped[bool] = mapped_column(default=True)
@@ -236,6 +238,9 @@ class PageAttempt(Base):
     """False if the claim was lost: the ledger keeps the result, but the page does not use it."""
     error: Mapped[str | None] = mapped_column(Text)
     text: Mapped[str] = mapped_column(Text, default="")
+    """Markdown."""
+    reply: Mapped[dict[str, Any] | None] = mapped_column(CompressedJson)
+    """The raw reply and the facts to parse it again (`Answer.reply`), if the text was parsed from one."""
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
     latency_ms: Mapped[int] = mapped_column(default=0)

@@ -222,7 +222,8 @@ def attempts(
     `after`: start behind this (page, attempt id).
     """
     number, key = ATTEMPTS.c.page, ATTEMPTS.c.id
-    query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(number, key).limit(limit)
+    shown = [ATTEMPTS.c[name] for name in AttemptView.__dataclass_fields__]  # not the raw replies, which are long
+    query = select(*shown).where(ATTEMPTS.c.document_id == document_id).order_by(number, key).limit(limit)
     if page is not None:
         query = query.where(number == page)
     if after is not None:

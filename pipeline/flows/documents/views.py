@@ -216,6 +216,8 @@ class PageView:
     """Share of uncertain words in the recognised text, by characters; null: not reported."""
     doubtful: bool = False
     """A person should compare the text with the page."""
+    fallback: str | None = None
+    """Why the text is from local conversion: no reply of the provider was good. Null: it is not."""
     escalation: EscalationView | None = None
     """Whether the page went to another provider, why, and what came of it."""
 

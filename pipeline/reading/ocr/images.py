@@ -15,6 +15,7 @@ from PIL import Image, ImageOps, TiffImagePlugin
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.files.filetype import detect_file
+from pipeline.reading.ocr.rendition import PictureFacts, Rendition
 
 MAX_DECODED_PIXELS = 89_000_000
 """The most pixels to decode: A3 at 600 dpi fits, a decompression bomb does not. Just below the size at which Pillow
@@ -42,6 +43,12 @@ DAMAGE = (
 """Pillow's decoders and libheif raise all of these for truncated or damaged files."""
 _PIXELS_AT_ONCE = 4_000_000
 _FLAT_COLOURS = 16
+TURNS = {
+    90: Image.Transpose.ROTATE_90,
+    180: Image.Transpose.ROTATE_180,
+    270: Image.Transpose.ROTATE_270,
+}
+"""Pillow's turns by degrees, anticlockwise: the turn that makes text upright, by its clockwise turn."""
 _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 
@@ -150,6 +157,14 @@ def is_blank(image: Image.Image) -> bool:
     return darkest == brightest
 
 
+def _is_printed(image: Image.Image) -> bool:
+    """Whether a hundredth of the picture or more differs clearly from its background."""
+    small = image.convert("L").resize((min(image.width, 400), min(image.height, 400)), Image.Resampling.BOX)
+    counts = small.histogram()
+    background = counts.index(max(counts))
+    return sum(counts[: max(0, background - 32)]) + sum(counts[background + 33 :]) >= small.width * small.height / 100
+
+
 def _excess(image: Image.Image, max_pixels: int) -> float:
     return math.sqrt(image.width * image.height / max_pixels)
 
@@ -212,17 +227,25 @@ def _damage_as_unit_errors(path: Path) -> Iterator[None]:
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="corrupt") from error
 
 
-def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
-    """Write the picture of page `number` to `folder`, whole or not at all, and return its path: `page-0001.png` for
-    drawings of few colours, otherwise `.jpg`. Raises `UnitError` (transient)."""
+def save_page(
+    picture: Image.Image, folder: Path, number: int, rendition: Rendition, page: tuple[float, float, str]
+) -> Path:
+    """Write the picture of page `number` to `folder` as `page-0001.png` or `.jpg`, whole or not at all, with its facts
+    beside it, and return its path. `page`: the page's width, height and their unit. Raises `UnitError` (transient)."""
+    if rendition.turn:
+        picture = picture.transpose(TURNS[rendition.turn])
+        page = (page[1], page[0], page[2]) if rendition.turn != 180 else page
     # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
-    flat = picture.getcolors(_FLAT_COLOURS) is not None
-    path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"
+    as_png = rendition.format == "png" or (rendition.format == "auto" and picture.getcolors(_FLAT_COLOURS) is not None)
+    path = folder / f"page-{number:04d}.{'png' if as_png else 'jpg'}"
+    blank = True if is_blank(picture) else False if _is_printed(picture) else None
+    facts = PictureFacts(rendition, *picture.size, round(page[0], 2), round(page[1], 2), page[2], blank)
     try:
-        if flat:
+        if as_png:
             save(picture, path, "PNG", compress_level=6)
         else:
             save(picture, path, "JPEG", quality=90, subsampling=0)
+        facts.write(path)
     except OSError as error:
         raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
     return path

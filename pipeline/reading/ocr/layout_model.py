@@ -19,7 +19,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.layout.model import PageContent, Region, RegionKind
 from pipeline.reading.layout.rotation import turn_box
 from pipeline.reading.ocr import orientation
-from pipeline.reading.ocr.images import shrink
+from pipeline.reading.ocr.images import TURNS, shrink
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,12 +37,6 @@ _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _LEAST_SCORE = 0.4
 _SAME = 0.5  # of the area of both together
 _MOST = 1_000
-_TURNS = {
-    90: Image.Transpose.ROTATE_90,
-    180: Image.Transpose.ROTATE_180,
-    270: Image.Transpose.ROTATE_270,
-}
-"""The anticlockwise turn that makes text upright, by its clockwise turn."""
 
 
 class _Shared:
@@ -72,8 +66,8 @@ def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[R
     """
     angle = orientation.main_angle(content.lines)
     turned = shrink(picture, PIXELS)
-    if angle in _TURNS:
-        turned = turned.transpose(_TURNS[angle])
+    if angle in TURNS:
+        turned = turned.transpose(TURNS[angle])
     with _SHARED.lock:
         session = _session(threads)
         try:

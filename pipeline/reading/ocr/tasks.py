@@ -1,9 +1,11 @@
-"""Tasks of child processes on frames of screens, by name."""
+"""Tasks of child processes on pictures of screens and pages, by name."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.sandbox.limits import Task
 
 
@@ -35,4 +37,30 @@ def _lines(task: Task) -> dict[str, Any]:
     return {"lines": shares}
 
 
-TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {"frame": _frame, "frame_jpeg": _jpeg, "frame_lines": _lines}
+def _page_regions(task: Task) -> dict[str, Any]:
+    from pipeline.reading.ocr import crops  # noqa: PLC0415  # only two-step models need it
+
+    return {"regions": crops.regions(task.path, task.limits.ocr_threads)}
+
+
+def _page_middle(task: Task) -> dict[str, Any]:
+    from pipeline.reading.ocr import crops  # noqa: PLC0415  # as above
+
+    return {"row": crops.middle(task.path)}
+
+
+def _page_parts(task: Task) -> dict[str, Any]:
+    from pipeline.reading.ocr import crops  # noqa: PLC0415  # as above
+
+    rendition = Rendition.of(task["rendition"])
+    return {"parts": crops.save_parts(task.path, task["boxes"], rendition, Path(task["folder"]))}
+
+
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
+    "frame": _frame,
+    "frame_jpeg": _jpeg,
+    "frame_lines": _lines,
+    "page_middle": _page_middle,
+    "page_parts": _page_parts,
+    "page_regions": _page_regions,
+}

@@ -23,6 +23,7 @@ from pipeline.reading.layout.model import Picture, Rule, area, holds
 from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import drawings, pdfium, pictures, text_layer
 from pipeline.reading.pdf.pages import ConvertedPage, Options
 from pipeline.reading.pdf.text_layer import TextLayer
@@ -50,11 +51,10 @@ class PageSource(Protocol):
         must be recognised; `picture_folder`: where to save pictures on the page, None: nowhere; `second`: a folder with
         Tesseract's words or, if it has none yet, for the picture that Tesseract is to read. Raises `UnitError`."""
 
-    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
-        """Render page `number` (from 1) as RGB for a model, to the file `page-0001.jpg` or `.png`; return its path.
+    def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
+        """Draw page `number` (from 1) as RGB for a model, to the file `page-0001.jpg` or `.png`; return its path.
 
-        The file is written whole or not at all. A PDF page has `dpi` dots per inch, or fewer so that it has at most
-        `max_pixels` pixels; a picture file only shrinks to that. Raises `UnitError`."""
+        The file is written whole or not at all, and has at most `max_pixels` pixels. Raises `UnitError`."""
 
 
 def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
@@ -188,10 +188,14 @@ class _PdfSource:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
         return _converted(content, blocks, number, "pt", read, facts)
 
-    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
+    def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
         with self._document.page(number) as page:
-            picture = page.render(dpi, max_pixels)
-        return images.save_page(picture, folder, number)
+            width, height = page.size
+            scale = rendition.scale(width, height, max_pixels, is_drawn=True)
+            picture = page.render(72 * scale, max_pixels)
+        size = rendition.fitted(*picture.size, max_pixels)
+        picture = picture if picture.size == size else picture.resize(size)
+        return images.save_page(picture, folder, number, rendition, (width, height, "pt"))
 
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
@@ -302,8 +306,13 @@ class _PictureSource:
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
         return _converted(content, blocks, number, "px", read, _recognised(blocks, read, content.height, whole=True))
 
-    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # a picture has no dots per inch
-        return images.save_page(images.load_picture(self._path, number, max_pixels), folder, number)
+    def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
+        picture = images.load_picture(self._path, number, max_pixels)
+        width, height = picture.size
+        scale = rendition.scale(width, height, max_pixels, is_drawn=False)
+        size = rendition.fitted(max(1, round(width * scale)), max(1, round(height * scale)), max_pixels)
+        picture = picture if picture.size == size else picture.resize(size)
+        return images.save_page(picture, folder, number, rendition, (width, height, "px"))
 
 
 def _needs_model(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:

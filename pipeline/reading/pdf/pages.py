@@ -1,7 +1,7 @@
 """Survey, convert and render the pages of one document, which a child process keeps open."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading.ocr import second_opinion
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.ocr.second_opinion import PICTURE
 from pipeline.reading.sandbox.child import Session
 from pipeline.reading.sandbox.limits import MAX_PIXELS, LayoutChoice, Limits
@@ -136,15 +137,20 @@ class Pages:
             return _page(answer)
 
     def render(
-        self, number: int, folder: Path, dpi: float, max_pixels: int, wanted: Callable[[], bool] = lambda: True
+        self,
+        number: int,
+        folder: Path,
+        rendition: Rendition,
+        max_pixels: int,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> Path:
-        """Render page `number` (from 1) to `page-0001.jpg` or `.png` in `folder`, whole or not at all; return its path.
+        """Draw page `number` (from 1) to `page-0001.jpg` or `.png` in `folder`, whole or not at all, with its
+        `PictureFacts` beside it; return its path.
 
-        A PDF page has `dpi` dots per inch, or fewer so that it has at most `max_pixels` pixels; a picture file only
-        shrinks to that. Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted` returns False, and
-        whatever `wanted` raises.
+        It has at most `max_pixels` pixels. Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted`
+        returns False, and whatever `wanted` raises.
         """
-        task = {"task": "picture", "page": number, "folder": str(folder.absolute()), "dpi": dpi}
+        task = {"task": "picture", "page": number, "folder": str(folder.absolute()), "rendition": asdict(rendition)}
         return Path(self._ask({**task, "max_pixels": max_pixels}, wanted)["path"])
 
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:

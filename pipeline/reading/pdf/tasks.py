@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.ocr import images
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import conversion, pdfium, searchable, survey
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
 from pipeline.reading.sandbox.limits import Task, check_characters, refused
@@ -113,7 +114,8 @@ def _convert(task: Task) -> dict[str, Any]:
 
 def _picture(task: Task) -> dict[str, Any]:
     source, folder = _opened.source(task["key"]), Path(task["folder"])
-    return {"path": str(source.render(task["page"], folder, task["dpi"], task["max_pixels"]))}
+    rendition = Rendition.of(task["rendition"])
+    return {"path": str(source.render(task["page"], folder, rendition, task["max_pixels"]))}
 
 
 def _survey(task: Task) -> dict[str, Any]:

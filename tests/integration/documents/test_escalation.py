@@ -20,7 +20,7 @@ from pipeline.flows.documents.work import merge
 from pipeline.flows.documents.work.page import CONVERT, Attempt, PageUnit
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
-from tests.support.documents import Worker, at_once, bad, document, insert_document, only, page_states, pages
+from tests.support.documents import Worker, at_once, bad, call_of, document, insert_document, only, page_states, pages
 
 pytestmark = pytest.mark.both_databases
 D, P, S = DocumentStatus, PageStatus, EscalationState
@@ -55,7 +55,8 @@ def read(unit: PageUnit, sure: float = 0.5, text: str = TEXT) -> Attempt:
 
 def answered(unit: PageUnit, text: str = BETTER, cost: float = 0.1) -> Attempt:
     """The answer of the other provider."""
-    return Attempt(unit, Answer(text, "m-1", Usage(10, 5)), call_id=uuid4().hex, cost=cost, queue="vision.big")
+    answer = Answer(text, "m-1", Usage(10, 5))
+    return Attempt(unit, answer, calls=(call_of(unit, answer, uuid4().hex, cost),))
 
 
 def local(context: Context, document_id: str, *sure: float) -> None:

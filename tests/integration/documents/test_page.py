@@ -20,6 +20,7 @@ from tests.support.documents import (
     at_once,
     attempts,
     bad,
+    call_of,
     document,
     good,
     insert_document,
@@ -286,14 +287,15 @@ def test_the_ledger_and_the_traces_keep_paid_calls(context: Context) -> None:
     with context.db.read() as session:
         (call,) = session.execute(select(AiCall.__table__)).all()
     assert (call.scope_id, call.unit, call.status, call.preview) == (document_id, "1", "ok", "new text of page 1")
-    assert first.created_at - call.created_at == timedelta(milliseconds=7), "when the call began"
+    assert call.created_at <= first.created_at, "when the call began"
 
 
 def test_a_call_with_unbelievable_usage_succeeds_with_a_note(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     answer = Answer("text", "m-1", Usage(5, 5, "the service says 10^30 input tokens, counted as 5"))
-    worker.settle(Attempt(only(worker.claim()), answer, call_id=uuid4().hex))
+    unit = only(worker.claim())
+    worker.settle(Attempt(unit, answer, calls=(call_of(unit, answer, uuid4().hex),)))
     with context.db.read() as session:
         (call,) = session.execute(select(AiCall.__table__)).all()
     assert (call.status, call.error) == ("ok", "the service says 10^30 input tokens, counted as 5")
@@ -380,7 +382,8 @@ def test_an_overlong_model_name_of_a_server_fails_no_page(context: Context) -> N
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
-    worker.settle(Attempt(unit, Answer("text", "m" * 5000), call_id=uuid4().hex))
+    answer = Answer("text", "m" * 5000)
+    worker.settle(Attempt(unit, answer, calls=(call_of(unit, answer, uuid4().hex),)))
     assert page_states(context, document_id) == [P.COMPLETED]
     assert attempts(context, document_id)[0].model == "m" * 120
 

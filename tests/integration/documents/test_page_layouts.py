@@ -65,7 +65,7 @@ def test_a_page_from_the_cache_has_its_layout(context: Context) -> None:
         first, paid = convert_by_nodes(1)
         second, cached = convert_by_nodes(2)
         assert len(gateway.ids) == 1
-    assert (paid.call_id is not None, cached.call_id, cached.cached) == (True, None, True)
+    assert (len(paid.calls), len(cached.calls), cached.cached) == (1, 0, True)
     assert queries.layouts(context, first) == {1: layout(1)}
     assert queries.layouts(context, second) == {2: layout(1) | {"blocks": [layout(1)["blocks"][0] | {"page": 2}]}}
 
@@ -90,8 +90,9 @@ def test_a_retried_page_is_another_job_at_a_gateway_in_any_process(context: Cont
         service.retry_page(context, document_id, 1)
         (unit,) = worker.claim()
         killed = converted_by_a_new_process()
-        assert killed.kept
-        kept_answers.discard(killed.kept)  # as if a kill had preceded the kept answer
+        (call,) = killed.calls
+        assert call["kept"]
+        kept_answers.discard(call["kept"])  # as if a kill had preceded the kept answer
         converted_by_a_new_process()
         # The rest of an id counts this process's answers: another process starts at 0.
         before, asked_again, successor = (job_id.rpartition(":")[0] for job_id in gateway.ids)

@@ -13,8 +13,7 @@ from pydantic import SecretStr
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers import registry
 from pipeline.providers.node_pages import NodePages
-from pipeline.providers.protocols import Answer, PageConverter, PageRef, Usage
-from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.providers.protocols import Answer, PageConverter, PageRef, RejectedAnswer, Usage
 from pipeline.reading.ocr import images
 from pipeline.settings import ProviderProfile, Settings
 from tests.support.scripted_sessions import TOKEN, ScriptedGateway, reply
@@ -211,7 +210,7 @@ def test_unrequested_pictures_are_not_stored(gateway: ScriptedGateway, page: Pag
 
 def test_a_truncated_answer_is_an_error_that_keeps_the_paid_text(gateway: ScriptedGateway, page: PageRef) -> None:
     gateway.script.append(reply({"text": "# Half", "truncated": True}))
-    with pytest.raises(TruncatedAnswer) as caught:
+    with pytest.raises(RejectedAnswer) as caught:
         convert(gateway, page)
     assert caught.value.answer.text == "# Half"
     assert "page 3" in str(caught.value)

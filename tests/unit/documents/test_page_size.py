@@ -9,8 +9,7 @@ from pipeline.engine.errors import ErrorKind
 from pipeline.flows.documents.work import conversion
 from pipeline.flows.documents.work.conversion import PageConversion
 from pipeline.flows.documents.work.page import Attempt
-from pipeline.providers.protocols import Answer, Usage
-from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.providers.protocols import Answer, RejectedAnswer, Usage
 from pipeline.reading.sandbox.limits import MAX_PAGE_CHARS
 
 UNIT: Any = SimpleNamespace(model="m", page=3, page_source=3, document_id="d")
@@ -30,7 +29,7 @@ def test_a_page_may_have_a_million_characters(monkeypatch: pytest.MonkeyPatch) -
 def test_a_longer_text_fails_its_page_and_its_beginning_is_kept_as_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = converted(monkeypatch, MAX_PAGE_CHARS + 1)
     assert attempt.answer is None
-    assert isinstance(attempt.error, TruncatedAnswer)
+    assert isinstance(attempt.error, RejectedAnswer)
     assert (attempt.error.kind, attempt.error.code) == (ErrorKind.PERMANENT, "truncated")
     assert "1,000,001 characters" in str(attempt.error)
     paid_answer = attempt.error.answer

@@ -14,8 +14,8 @@ from pipeline.providers import local, registry
 from pipeline.providers.lexical import LexicalEmbeddings
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.node_executor import ProviderExecutor
+from pipeline.providers.prompts import PAGE_PROMPT
 from pipeline.providers.protocols import Answer, PageRef
-from pipeline.providers.vision_pages import PAGE_PROMPT
 from pipeline.reading.layout.page import Line
 from pipeline.reading.ocr import recognition
 from pipeline.settings import DocumentSettings, ProviderProfile, Settings

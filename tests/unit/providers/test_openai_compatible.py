@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from pydantic import SecretStr
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.providers.openai_compatible import OpenAICompatible, token_limit_field
-from pipeline.providers.protocols import Usage
+from pipeline.providers.protocols import Answer, Question, Usage
+from pipeline.reading.ocr.rendition import Picture
 from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
 
@@ -354,3 +355,88 @@ def test_a_call_that_waits_at_its_gate_delays_no_other_call(server: ProviderServ
 def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(server: ProviderServer) -> None:
     # Use a separate process: this one has other tests' threads, which may hold locks at the fork.
     subprocess.run([sys.executable, "-c", FORKING, server.base_url, KEY], check=True, timeout=90, cwd=ROOT)
+
+
+def ask(provider: OpenAICompatible, watch: Callable[[str], bool] = lambda _: False) -> Answer:
+    return provider.show(Picture(PNG, "image/png", 280, 280), Question("Convert"), watch)
+
+
+def test_a_streamed_answer_is_the_same_as_a_whole_one(server: ProviderServer, provider: OpenAICompatible) -> None:
+    pieces: list[str] = []
+    streamed = ask(provider, lambda piece: bool(pieces.append(piece)))
+    assert "".join(pieces) == streamed.text == default_markdown(PNG)
+    assert server.records[-1].body["stream_options"] == {"include_usage": True}
+    server.script.streams = False
+    assert ask(provider).usage == streamed.usage
+    server.push(Fault(kind="truncated", text="half"))
+    server.script.streams = True
+    assert (ask(provider).truncated, server.records[-1].pieces > 1) == (True, True)
+
+
+def test_an_answer_is_broken_off_at_once_and_its_tokens_are_estimated(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    server.script.picture_answer = lambda _: "again and again " * 1000
+    server.script.piece_s = 0.01
+    seen: list[str] = []
+    answer = ask(provider, lambda piece: len("".join(seen)) > 100 or bool(seen.append(piece)))
+    assert answer.cut
+    assert 100 < len(answer.text) < 200
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (101, len(answer.text) // 4)
+    assert "repeats itself" in answer.usage.note
+    server.stop()  # waits for the server's threads: the connection has ended long before the last piece
+    assert server.records[-1].pieces < 40
+
+
+def test_tokens_of_a_stream_without_a_report_are_estimated(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.script.reports_usage = False
+    answer = ask(provider)
+    assert answer.usage.output_tokens >= len(answer.text) // 8
+    assert "estimated" in answer.usage.note
+
+
+def test_a_service_that_refuses_to_stream_is_asked_for_whole_answers_from_then_on(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    body = {"error": {"message": "Unknown parameter: 'stream_options'.", "param": "stream_options"}}
+    server.script.rule = lambda record: Fault(status=400, body=body) if record.body.get("stream") else None
+    assert ask(provider).text == ask(provider).text == default_markdown(PNG)
+    assert [record.status for record in server.records] == [400, 200, 200]
+
+
+@pytest.mark.parametrize(
+    ("events", "word"),
+    [
+        (['{"choices": [{"delta": {"content": "half"}}]}'], (ErrorKind.TRANSIENT, "bad_reply")),
+        (["{half"], (ErrorKind.TRANSIENT, "bad_reply")),
+        (["[" * 100_000], (ErrorKind.TRANSIENT, "bad_reply")),
+        (['{"choices": []}', "[DONE]"], (ErrorKind.TRANSIENT, "empty_reply")),
+        (
+            ['{"choices": [{"delta": {"content": "a"}}]}', '{"error": {"code": 429}}'],
+            (ErrorKind.RATE_LIMITED, "rate_limited"),
+        ),
+        (['{"choices": [{"delta": {"refusal": "No"}, "finish_reason": "stop"}]}'], (ErrorKind.PERMANENT, "refused")),
+        (['{"choices": [7, {"delta": 7}]}', "7", "[DONE]"], (ErrorKind.TRANSIENT, "bad_reply")),
+    ],
+)
+def test_a_stream_that_breaks_off_or_is_no_stream_is_an_error(
+    server: ProviderServer, provider: OpenAICompatible, events: list[str], word: tuple[ErrorKind, str]
+) -> None:
+    data = "".join(f"data: {event}\n\n" for event in events)
+    server.push(Fault(status=200, body=data, headers={"Content-Type": "text/event-stream"}))
+    with pytest.raises(UnitError) as caught:
+        ask(provider)
+    assert (caught.value.kind, caught.value.code) == word
+
+
+def test_a_streamed_answer_ends_within_the_time_and_size_allowed(server: ProviderServer) -> None:
+    server.script.picture_answer = lambda _: "word " * 2000
+    server.script.piece_s = 0.02
+    with pytest.raises(UnitError) as caught:
+        ask(provider_at(server.base_url, timeout_s=0.3))
+    assert caught.value.code == "timeout"
+    server.script.piece_s = 0
+    small = OpenAICompatible("x", provider_at(server.base_url).profile, max_reply_bytes=10_000)
+    with pytest.raises(UnitError) as caught:
+        ask(small)
+    assert caught.value.code == "too_large"

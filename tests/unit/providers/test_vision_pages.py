@@ -8,8 +8,9 @@ import pytest
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.openai_compatible import OpenAICompatible
-from pipeline.providers.protocols import Answer, PageConverter, PageRef
-from pipeline.providers.vision_pages import PAGE_PROMPT, TruncatedAnswer, VisionConverter
+from pipeline.providers.prompts import PAGE_PROMPT
+from pipeline.providers.protocols import Answer, PageConverter, PageRef, RejectedAnswer
+from pipeline.providers.vision_pages import VisionConverter
 from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown
 
@@ -29,9 +30,9 @@ def page(tmp_path: Path) -> PageRef:
     return PageRef(tmp_path / "source.pdf", 3, image)
 
 
-def converter_at(base_url: str, name: str = "x", prompt: str = PAGE_PROMPT, **profile: Any) -> PageConverter:
+def converter_at(base_url: str, name: str = "x", **profile: Any) -> PageConverter:
     provider_profile = ProviderProfile(**({"base_url": base_url, "model": "m-1", "timeout_s": 20} | profile))
-    return VisionConverter(OpenAICompatible(name, provider_profile), provider_profile, prompt)
+    return VisionConverter(OpenAICompatible(name, provider_profile))
 
 
 def convert(converter: PageConverter, page: PageRef) -> Answer:
@@ -67,8 +68,8 @@ def test_an_empty_page_gives_an_empty_text(server: ProviderServer, page: PageRef
 
 
 def test_a_truncated_answer_is_an_error_that_keeps_the_paid_text(server: ProviderServer, page: PageRef) -> None:
-    server.push(Fault(kind="truncated", text="# Half"))
-    with pytest.raises(TruncatedAnswer) as caught:
+    server.script.always = Fault(kind="truncated", text="# Half")
+    with pytest.raises(RejectedAnswer) as caught:
         convert(converter_at(server.base_url), page)
     error = caught.value
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, "truncated")
@@ -109,7 +110,7 @@ def test_the_cache_key_is_stable_and_does_not_depend_on_where_the_picture_lies(p
         {"base_url": "http://127.0.0.2/v1"},
         {"name": "y"},
         {"model": "m-2"},
-        {"prompt": "Another"},
+        {"preset": "chandra"},
         {"temperature": 1.0},
         {"max_tokens": 5},
     ],

@@ -29,6 +29,7 @@ DECODERS = {
 CHILDREN = {
     f"pipeline/reading/{name}.py"
     for name in (
+        "ocr/crops",
         "ocr/engine",
         "ocr/fingerprint",
         "ocr/images",

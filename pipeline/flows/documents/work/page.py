@@ -6,8 +6,7 @@ one document come one after another, and exactly one transaction sees the last p
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, or_, select, update
@@ -42,7 +41,7 @@ from pipeline.flows.documents.states import (
 from pipeline.flows.documents.work import escalation
 from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.escalation import PAGE_OPERATION, Counts
-from pipeline.providers.protocols import Answer
+from pipeline.providers.protocols import MOST_PASSES, Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
 from pipeline.settings import Settings
 
@@ -78,13 +77,23 @@ class Attempt:
     cache_key: str | None = None
     prompt_hash: str = ""
     model: str = ""
-    cost: float = 0.0
-    call_id: str | None = None
-    """The key of the call to a service; None without a call."""
+    provider: str = ""
+    """The provider that made the answer, if it is not the page's."""
+    fallback: str | None = None
+    """Why the page was converted on this machine instead of by its provider."""
+    calls: tuple[Mapping[str, Any], ...] = ()
+    """The records of the calls to a service (`trace`), each with its key `kept`: the file of the answer until the
+    database has it."""
+    reply: Mapping[str, Any] | None = None
+    """`Answer.reply`; of an attempt without an answer, also the answers of its calls, for the next attempt."""
     queue: str = ""
-    """The queue whose gate admitted the call."""
-    kept: Path | None = None
-    """The file of the answer until the database has it."""
+    earlier: tuple["Attempt", ...] = ()
+    """Earlier passes over the page, for the same claim, whose answers are not used."""
+
+    @property
+    def cost(self) -> float:
+        """The cost of the calls by the provider's price list."""
+        return float(sum(call["cost"] for call in self.calls))
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,8 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _lease_s(settings: Settings) -> float:
-    # Longer than the longest call: if the lease expired during a call, the page would be paid twice.
-    calls_s = [profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
+    # Longer than the longest calls of a page: if the lease expired during a call, the page would be paid twice.
+    calls_s = [MOST_PASSES * profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
     return max([settings.documents.lease_s, *calls_s])
 
 
@@ -275,10 +284,12 @@ def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
 
     An attempt whose claim was lost changes no page, but the ledger records it, since it may have cost money.
     """
-    called = [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)]
+    passes = [each for attempt in attempts for each in (*attempt.earlier, attempt)]
+    called = [each for each in passes if each.calls or not isinstance(each.error, GateClosed)]
     _charge_calls(tx, called)
     outcomes = [
-        Outcome(each.unit, each.error, values=_text_of(each.answer) if each.answer else {}) for each in attempts
+        Outcome(each.unit, each.error, values=_text_of(each.answer, each.fallback) if each.answer else {})
+        for each in attempts
     ]
     if document.escalate:
         outcomes = _escalated(tx, document, attempts, outcomes)
@@ -292,14 +303,15 @@ def _settle(tx: Tx, document: Any, attempts: Sequence[Attempt]) -> Changes:
     return changes
 
 
-def _text_of(answer: Answer) -> dict[str, Any]:
+def _text_of(answer: Answer, fallback: str | None) -> dict[str, Any]:
     """Return the columns to set on a page with this answer."""
     layout = answer.layout or {}
     return {
         "content": storable(answer.text),
         "confidence": layout.get("confidence"),
         "uncertain_share": layout.get("uncertain"),
-        "doubtful": bool(_doubt_of(answer)),
+        "doubtful": bool(_doubt_of(answer)) or fallback is not None,
+        "fallback": fallback,
     }
 
 
@@ -320,11 +332,14 @@ def _escalated(tx: Tx, document: Any, attempts: Sequence[Attempt], outcomes: Seq
         if page_id not in held:
             continue
         if row is None:
-            if answer and (reason := _doubt_of(answer)):
+            if answer and (reason := attempt.fallback or _doubt_of(answer)):
                 doubts[page_id] = reason
         elif row.state == EscalationState.OPEN and answer:
-            if not escalation.compare(tx, row, answer.text):
-                former = {"provider": row.former_provider, "model": row.former_model}
+            former = {"provider": row.former_provider, "model": row.former_model}
+            if attempt.fallback and row.has_text:  # local conversion has no news about the page
+                escalation.end(tx, [page_id], EscalationState.KEPT, attempt.fallback)
+                changed[-1] = replace(outcome, values=former)
+            elif not escalation.compare(tx, row, answer.text):
                 changed[-1] = replace(outcome, values=former)
         elif row.state == EscalationState.OPEN and attempt.cost and escalation.room(tx, document).is_overdrawn:
             # Another attempt may cost more than the budget has left, so there is none.
@@ -371,11 +386,11 @@ def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
         kind, message = (str(error.kind), message_of(error)) if error else ("", None)
         rows.append(
             {
-                "call_id": attempt.call_id,
+                "call_id": attempt.calls[0]["call_id"] if attempt.calls else None,
                 "document_id": unit.document_id,
                 "page": unit.page,
                 "page_source": unit.page_source,
-                "provider": unit.provider,
+                "provider": attempt.provider or unit.provider,
                 "model": storable(model)[:MAX_MODEL_CHARS],
                 "prompt_hash": attempt.prompt_hash,
                 "cache_key": attempt.cache_key,
@@ -384,8 +399,9 @@ def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
                 "effective": unit.id in held,
                 "error": message,
                 "text": storable(partial.text) if partial else "",
-                "input_tokens": partial.usage.input_tokens if partial else 0,
-                "output_tokens": partial.usage.output_tokens if partial else 0,
+                "reply": attempt.reply,
+                "input_tokens": _tokens(attempt, "input_tokens"),
+                "output_tokens": _tokens(attempt, "output_tokens"),
                 "latency_ms": attempt.latency_ms,
                 "cost": attempt.cost,
                 "worker_id": unit.worker_id,
@@ -398,7 +414,7 @@ def _record(tx: Tx, attempts: Sequence[Attempt], held: Collection[int]) -> None:
 
 def _charge_calls(tx: Tx, attempts: Sequence[Attempt]) -> None:
     """Write a trace of each call, and add the cost of new calls to the document."""
-    calls = [trace_of(attempt, tx.now) | {"kept": attempt.kept} for attempt in attempts if attempt.call_id]
+    calls = [call for attempt in attempts for call in attempt.calls]
     new = traces.record_all(tx, calls)
     for call in calls:
         if call["call_id"] in new and call["cost"]:
@@ -412,28 +428,46 @@ def charge(session: Session, call: Mapping[str, Any]) -> None:
     escalation.spend(session, document_id, int(call["unit"]), cost)
 
 
-def trace_of(attempt: Attempt, now: datetime) -> dict[str, Any]:
-    """Return the columns of the trace of an attempt's call; `now` is the time of its end."""
-    unit, answer, error, partial = attempt.unit, attempt.answer, attempt.error, _paid_for(attempt)
+def trace(
+    unit: PageUnit,
+    call_id: str,
+    model: str,
+    answer: Answer | None,
+    error: UnitError | None,
+    *,
+    latency_ms: int,
+    cost: float,
+    queue: str,
+    began_at: datetime,
+) -> dict[str, Any]:
+    """Return the columns of the record of a call for a page."""
     return {
-        "call_id": attempt.call_id,
+        "call_id": call_id,
         "flow": "documents",
         "scope_id": unit.document_id,
         "unit": str(unit.page),
         "capability": "vision",
         "operation": PAGE_OPERATION,
         "provider": unit.provider,
-        "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
+        "model": storable((answer.model if answer else "") or model)[:MAX_MODEL_CHARS],
         "status": "ok" if answer else str(error.kind) if error else "",
-        "latency_ms": attempt.latency_ms,
-        "error": (message_of(error) if error else partial.usage.note if partial else "") or None,
-        "input_tokens": partial.usage.input_tokens if partial else 0,
-        "output_tokens": partial.usage.output_tokens if partial else 0,
-        "cost": attempt.cost,
-        "queue": attempt.queue,
-        "created_at": now - timedelta(milliseconds=attempt.latency_ms),
+        "latency_ms": latency_ms,
+        "error": (message_of(error) if error else answer.usage.note if answer else "") or None,
+        "input_tokens": answer.usage.input_tokens if answer else 0,
+        "output_tokens": answer.usage.output_tokens if answer else 0,
+        "cost": cost,
+        "queue": queue,
+        "created_at": began_at,
         "preview": preview(storable(answer.text)) if answer else "",
     }
+
+
+def _tokens(attempt: Attempt, name: str) -> int:
+    """Return the tokens of an attempt's calls; of one that was made without a record, those of its answer."""
+    if attempt.calls:
+        return sum(call[name] for call in attempt.calls)
+    answer = _paid_for(attempt)
+    return int(getattr(answer.usage, name)) if answer else 0
 
 
 def _paid_for(attempt: Attempt) -> Answer | None:

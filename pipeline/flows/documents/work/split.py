@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from sqlalchemy import delete, insert
@@ -19,7 +19,7 @@ from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.conversion import pages_of
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
-from pipeline.providers.protocols import PageConverter
+from pipeline.providers.protocols import PageConverter, ServiceConverter
 from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.reading.files.source import parse_page_range
 from pipeline.reading.files.user_file import write_text
@@ -96,15 +96,15 @@ def _page_images(context: Context, document: Any) -> list[tuple[int, Path | None
     watch()
     if not converter.needs_images:
         return [(number, None) for number in numbers]
+    rendition = cast("ServiceConverter", converter).rendition
     folder = files.temp_folder(settings, document.id)
     folder.mkdir(parents=True, exist_ok=True)
-    dpi = settings.providers[document.provider].image_dpi
     images: list[tuple[int, Path | None]] = []
     with pages_of(settings, source) as pages:
         for number in numbers:
             watch()
             try:
-                image = pages.render(number, folder, dpi, settings.documents.max_pixels, watch)
+                image = pages.render(number, folder, rendition, settings.documents.max_pixels, watch)
             except UnitError as error:
                 if error.code == "io" or watch.is_over:  # other pages would fail as well
                     raise

@@ -20,6 +20,7 @@ from pipeline.reading.files.source import (
     safe_filename,
 )
 from pipeline.reading.ocr import images
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import pdfium
 from pipeline.reading.pdf.conversion import open_source
 from pipeline.reading.pdf.pages import Options
@@ -208,7 +209,7 @@ def test_damage_never_gives_another_error(tmp_path_factory, name, cut, junk):
     with contextlib.suppress(UserError, UnitError):
         inspect(path, LIMITS)
         with open_source(path, Options()) as source:
-            source.render(1, path.parent / "out", 72, 100_000)
+            source.render(1, path.parent / "out", Rendition(72), 100_000)
 
 
 def test_too_large_files_are_refused_by_their_size_alone(tmp_path):

@@ -16,6 +16,7 @@ import pytest
 from PIL import ImageFile
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import inspection
 from pipeline.reading.pdf.pages import Pages
 from pipeline.reading.sandbox import child, child_process
@@ -87,7 +88,7 @@ def test_a_picture_that_says_its_scans_for_hours_is_refused(tmp_path: Path, monk
     assert (caught.value.code, str(caught.value)) == ("too_slow", "Reading holiday.jpg takes more than 1 s; split it.")
     with Pages(path, HASTY) as pages:
         assert str(refusal(lambda: pages.convert(1))) == "Reading page 1 takes more than 1 s."
-        assert refusal(lambda: pages.render(1, tmp_path / "out", 72, 10**6)).code == "too_slow"
+        assert refusal(lambda: pages.render(1, tmp_path / "out", Rendition(72), 10**6)).code == "too_slow"
     assert readers() == []
 
 
@@ -133,7 +134,7 @@ def test_a_caller_that_stops_waiting_leaves_no_child_behind(tmp_path: Path) -> N
     child.close_idle()
     path = bombs.many_scans(tmp_path / "a.jpg")
     with Pages(path, SMALL) as pages, pytest.raises(Stopped):
-        pages.render(1, tmp_path / "out", 72, 10**6, stop)
+        pages.render(1, tmp_path / "out", Rendition(72), 10**6, stop)
     assert readers() == []
 
 
@@ -176,11 +177,11 @@ def test_a_killed_child_is_replaced_and_after_a_second_kill_the_page_waits(tmp_p
 
     path = bombs.many_scans(tmp_path / "a.jpg", repeats=80)
     with Pages(path, SMALL) as pages:
-        assert pages.render(1, tmp_path / "out", 72, 10**6, lambda: kill(1)).exists()
+        assert pages.render(1, tmp_path / "out", Rendition(72), 10**6, lambda: kill(1)).exists()
         assert len(killed) == 1
         killed.clear()
         with pytest.raises(UnitError) as caught:
-            pages.render(1, tmp_path / "out", 72, 10**6, lambda: kill(9))
+            pages.render(1, tmp_path / "out", Rendition(72), 10**6, lambda: kill(9))
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "reader_killed")
 
 
