@@ -48,7 +48,6 @@ def assemble(form: Form, regions: Sequence[Region], size: tuple[int, int], *, co
         regions=tuple(page.regions),
         unequal_tables=tables.count_unequal(page.tables, text),
         bad_boxes=page.bad_boxes,
-        repeated_boxes=page.repeated_boxes,
     )
 
 
@@ -60,10 +59,8 @@ class _Page:
         self.tables: list[Table] = []
         self.regions: list[Region] = []
         self.bad_boxes = 0
-        self.repeated_boxes = 0
         self._form = form
         self._size = size
-        self._boxes: set[Box] = set()
         self._continuable = False
         """Whether the last part is text that the next region may go on with."""
         self._in_list = False
@@ -102,8 +99,6 @@ class _Page:
         if not known or left >= right or top >= bottom or beyond > _TOLERANCE:
             self.bad_boxes += 1
             return None
-        self.repeated_boxes += box in self._boxes
-        self._boxes.add(box)
         clipped = max(0.0, left), max(0.0, top), min(right, width), min(bottom, height)
         return [round(side, 1) for side in clipped]
 

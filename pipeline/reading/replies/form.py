@@ -141,8 +141,8 @@ class Parsed:
     sent; empty if the model gives no boxes. `rotation`: the degrees counter-clockwise by which to turn the picture (0,
     90, 180, 270). `complete`: the expected structure is whole. `regions`: the parts that the model names, for the
     second step of models with two. `unequal_tables`: tables whose rows differ in length, spans included.
-    `bad_boxes`: boxes outside the picture, inverted or empty. `repeated_boxes`: regions whose box has occurred before.
-    `only_thoughts`: thoughts without an answer. `blank`: the model says that the page is empty."""
+    `bad_boxes`: boxes outside the picture, inverted or empty. `only_thoughts`: thoughts without an answer. `blank`: the
+    model says that the page is empty."""
 
     text: str
     blocks: list[dict[str, Any]] = field(default_factory=list)
@@ -151,6 +151,5 @@ class Parsed:
     regions: tuple[Region, ...] = ()
     unequal_tables: int = 0
     bad_boxes: int = 0
-    repeated_boxes: int = 0
     only_thoughts: bool = False
     blank: bool = False
