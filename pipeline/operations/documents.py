@@ -1,7 +1,7 @@
 """Operations of the documents flow: submit, inspect and command documents, and read their results."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from os import PathLike
@@ -10,7 +10,7 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from pipeline.engine.accounts import OverCap
-from pipeline.engine.errors import PenstockError
+from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
@@ -30,9 +30,12 @@ from pipeline.operations.operation import Operation, operation, reads
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
 from pipeline.reading.files.inputs import manifest_path
-from pipeline.reading.files.source import parse_page_range
+from pipeline.reading.files.source import parse_page_range, safe_filename
+from pipeline.reading.text.zip_archive import Entry, may_be_archive, unpacked
 from pipeline.storage.api_keys import Scope
 
+MOST_ARCHIVED = 500
+"""The most files of an uploaded archive, which a request submits one after another."""
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "inspections of files")
 """The most child processes that inspect files, and callers that have one or wait for one. Each caller takes a thread,
 and other requests need threads too."""
@@ -153,12 +156,13 @@ def submit(
     escalate: str | None = None,
     budget: str | None = None,
     page_range: str | None = None,
+    original: Path | None = None,
 ) -> Document:
     """Submit a copy of a file; return the document that will hold its text, without waiting for the conversion.
 
     Takes options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options
     return the existing document, resumed if it had failed, unless `fresh`. `page_range` is the older name of `pages`.
-    Raises `UserError`.
+    `original`: the path to record as the file's own, if `path` is a temporary copy. Raises `UserError`.
     """
     all_options = {
         "page_range": page_range if pages is None else pages,
@@ -173,7 +177,7 @@ def submit(
         "budget": budget,
     }
     chosen: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
-    return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen)))
+    return _document(submission.submit(caller.context, Path(path), replace(options or Options(), **chosen), original))
 
 
 @operation(Scope.WRITE, spends=True)
@@ -194,6 +198,55 @@ def submit_upload(
         info = submission.inspect(context, copy, filename, options, caller.goes_on)
         charge(len(parse_page_range(options.page_range, info.pages)))
         return _document(submission.submit_copy(context, copy, filename, options, info, sha256))
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A file of an archive. `name`: its path inside; `document`: None if it was refused for `reason`."""
+
+    name: str
+    document: DocumentView | None
+    reason: str = ""
+
+
+@operation(Scope.WRITE, spends=True)
+def submit_archive(
+    caller: Caller, copy: Path, filename: str, options: Options | None = None, most: int = MOST_ARCHIVED
+) -> list[ArchivedFile] | None:
+    """Submit each file of an uploaded ZIP archive as a document, in the archive's order; None if the upload is no
+    archive. A refused file does not stop the others.
+
+    Raises `UserError` for an archive that is damaged, unpacks to too much, or has no file to convert or more than
+    `most`; `Refused` in the cases of `submit_upload`.
+    """
+    if not may_be_archive(copy):
+        return None
+    settings = caller.context.settings
+    with ExitStack() as held:
+        with a_child(caller):
+            entries = held.enter_context(
+                unpacked(copy, safe_filename(filename), settings.documents, settings.upload_dir, caller.goes_on)
+            )
+        if entries is None:
+            return None
+        convertible = [entry for entry in entries if entry.path]
+        if len(convertible) > most:
+            message = f"{filename} has {len(convertible):,} files to convert, more than the accepted {most:,}; split it"
+            raise UserError(message, code="too_large")
+        submitted = [_submit_archived(caller, entry, options) for entry in entries]
+    if not any(file.document for file in submitted):
+        reasons = "; ".join(f"{file.name}: {file.reason.rstrip('.')}" for file in submitted[:3])
+        raise UserError(f"{filename} has no file to convert. {reasons}", code="no_inputs")
+    return submitted
+
+
+def _submit_archived(caller: Caller, entry: Entry, options: Options | None) -> ArchivedFile:
+    if entry.path is None:
+        return ArchivedFile(entry.name, None, entry.reason)
+    try:
+        return ArchivedFile(entry.name, submit_upload.by(caller, entry.path, entry.path.name, options))
+    except UserError as error:
+        return ArchivedFile(entry.name, None, str(error))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pipeline.flows.documents.states import DocumentStatus, EscalationState, Pag
 from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.views import AttemptView, CostView, EscalationView, Figures, Hit, Hits, PageView, Reason
 from pipeline.operations.documents import (
+    ArchivedFile,
     Document,
     attempts,
     cancel,
@@ -47,11 +48,13 @@ from pipeline.operations.documents import (
     several,
     status,
     submit,
+    submit_archive,
     submit_upload,
     watch,
 )
 
 __all__ = [
+    "ArchivedFile",
     "AttemptView",
     "Choice",
     "CostView",
@@ -100,6 +103,7 @@ __all__ = [
     "several",
     "status",
     "submit",
+    "submit_archive",
     "submit_upload",
     "watch",
 ]

@@ -67,9 +67,9 @@ class Options:
             object.__setattr__(self, "page_range", pages)
 
 
-def submit(context: Context, path: Path, options: Options) -> DocumentView:
+def submit(context: Context, path: Path, options: Options, original: Path | None = None) -> DocumentView:
     """Store a copy of the file and a row for it; the same content and options revive and return the existing document.
-    Workers convert it later.
+    Workers convert it later. `original`: the path to record as the file's own, if `path` is a temporary copy.
 
     Raises `UserError` for an invalid file, or in the cases of `check`, and then stores nothing.
     """
@@ -78,7 +78,8 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     with files.incoming(context.settings, path) as copy:
         sha256 = hash_of(copy)
         info = inspect(context, copy, path.name, options)
-        source_path = str(path.parent.resolve() / path.name)
+        named = original or path
+        source_path = str(named.parent.resolve() / named.name)
         return submit_copy(context, copy, path.name, options, info, sha256, source_path)
 
 

@@ -47,6 +47,22 @@ def submit(caller: Caller, file: File, options: Options) -> str:
         return send(replace(options, page_range=f"{first}-"))
 
 
+def submit_files(caller: Caller, files: Sequence[File], options: Options) -> list[str]:
+    """Submit files, and the files of ZIP archives among them; return the ids of at most `MAX_FILES` documents. Raises
+    `UserError` for a refused file, except for those of an archive that has others. Blocks."""
+    ids: list[str] = []
+    for file in files:
+        most = MAX_FILES - len(ids)
+        archived = documents.submit_archive.by(caller, file.path, file.filename, options, most)
+        if archived is None:
+            ids.append(submit(caller, file, options))
+        else:
+            ids += [each.document.id for each in archived if each.document]
+    if len(ids) > MAX_FILES:
+        raise Refused(f"at most {MAX_FILES} files are accepted at once", code="too_large")
+    return ids
+
+
 async def settled(caller: Caller, ids: Sequence[str], timeout_s: float) -> list[Document]:
     """Wait until all documents are at rest, at most `timeout_s`, or not at all if too many requests wait; return their
     state then, without deleted ones."""

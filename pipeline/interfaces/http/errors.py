@@ -54,7 +54,7 @@ STATUS: dict[str, int] = {
         409,
     ),
     "too_large": 413,
-    "unsupported": 415,
+    **dict.fromkeys(("unsupported", "archive"), 415),
     "wrong_host": 421,
     **dict.fromkeys(("too_many_requests", "quota"), 429),
     **dict.fromkeys(("io_error", "io", "permission", "unreadable", "output"), 500),

@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from pipeline.engine.errors import UserError
 from pipeline.engine.wire import ByName
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.states import DocumentStatus
@@ -27,6 +28,7 @@ from pipeline.interfaces.http.uploads import Form, uploaded
 from pipeline.operations import documents
 from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
+from pipeline.reading.text.content_type import ARCHIVE
 
 router = APIRouter(prefix="/documents", tags=["documents"], route_class=JsonRoute)
 PATH = "/api/v1/documents"
@@ -119,8 +121,49 @@ async def submit(
     if len(form.files) != 1:
         raise Refused("send one file, in the field `file`", code="invalid")
     file, options = form.files[0], options_of(form)
-    document = await run_sync(documents.submit_upload.by, caller, file.path, file.filename, options, file.sha256)
+    try:
+        document = await run_sync(documents.submit_upload.by, caller, file.path, file.filename, options, file.sha256)
+    except UserError as error:
+        if error.code != ARCHIVE:
+            raise
+        raise Refused(f"{file.filename} is an archive: send it to {PATH}/archive", code="unsupported") from None
     return accepted(request, response, await settled(request, document.id, wait), wait)
+
+
+class ArchivedShape(BaseModel):
+    """A file of an archive."""
+
+    name: str = Field(description="Its path inside the archive.")
+    document: DocumentView | None = Field(description="Null if the file was refused.")
+    reason: str = Field(description="Why the file was refused; else empty.")
+
+
+class ArchiveShape(BaseModel):
+    """The files of an archive, in its order."""
+
+    files: list[ArchivedShape]
+
+
+@router.post(
+    "/archive",
+    status_code=202,
+    dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _FORM},
+    responses=documented(409, 415, 507),
+)
+async def submit_archive(caller: ByCaller, form: Annotated[Form, Depends(uploaded())]) -> ArchiveShape:
+    """Submit each file of a ZIP archive as a document of its own. The options count for all of them.
+
+    A refused file does not stop the others. Office files and books are documents, though ZIP files too.
+    """
+    if len(form.files) != 1:
+        raise Refused("send one archive, in the field `file`", code="invalid")
+    file, options = form.files[0], options_of(form)
+    files = await run_sync(documents.submit_archive.by, caller, file.path, file.filename, options)
+    if files is None:
+        raise Refused(f"{file.filename} is not a ZIP archive of files: send it to {PATH}", code="unsupported")
+    shapes = [ArchivedShape(name=each.name, document=each.document, reason=each.reason) for each in files]
+    return ArchiveShape(files=shapes)
 
 
 class Address(SubmitOptions):

@@ -81,6 +81,8 @@ def detect(head: bytes) -> PageType | None:
     # AVIF shares the brand `mif1`, and lists its own among the compatible ones.
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[: int.from_bytes(head[:4], "big")]:
         return "heic"
+    if head.startswith(ZIP_MAGICS):  # an uncompressed PDF may be the first file inside
+        return None
     # A PDF without its header cannot be opened, but the attempt says why.
     return "pdf" if b"%PDF-" in head[:_PDF_JUNK_BYTES] or _PDF_OBJECT.match(head) else None
 

@@ -1,9 +1,8 @@
 """Tasks of child processes on documents, by name."""
 
 import json
-import resource
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pipeline.reading.ocr import images
 from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import conversion, pdfium, searchable, survey
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
-from pipeline.reading.sandbox.limits import Task, check_characters, refused
+from pipeline.reading.sandbox.limits import Task, check_characters, large_files, refused
 
 _MAX_DPI = 400
 _MAX_WEBP = 16_383
@@ -41,21 +40,9 @@ def _decrypt(task: Task) -> dict[str, Any]:
     """Write a copy of a PDF without its password to `target`; write nothing if it opens without one."""
     with suppress(UnitError), pdfium.open_document(task.path):
         return {"needed": False}
-    with _large_file(task["max_bytes"]), pdfium.open_document(task.path, task["password"]) as document:
+    with large_files(task["max_bytes"]), pdfium.open_document(task.path, task["password"]) as document:
         document.save_decrypted(Path(task["target"]))
     return {"needed": True}
-
-
-@contextmanager
-def _large_file(max_bytes: int) -> Iterator[None]:
-    """Allow a file larger than those that other tasks write, of at most `max_bytes`, during the block."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def _render(task: Task) -> dict[str, Any]:
@@ -126,7 +113,7 @@ def _survey(task: Task) -> dict[str, Any]:
 
 def _searchable(task: Task) -> dict[str, Any]:
     texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
-    with _large_file(task.path.stat().st_size + _MOST_ADDED_BYTES):
+    with large_files(task.path.stat().st_size + _MOST_ADDED_BYTES):
         return searchable.write(task.path, Path(task["target"]), texts, task.progress)._asdict()
 
 

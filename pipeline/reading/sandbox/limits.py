@@ -1,6 +1,8 @@
 """Limits for reading a file or a web page, and the task of a child process."""
 
-from collections.abc import Callable, Mapping
+import resource
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -106,6 +108,18 @@ class Task:
     def path(self) -> Path:
         """The file to read."""
         return Path(self.facts["path"])
+
+
+@contextmanager
+def large_files(most_bytes: int) -> Iterator[None]:
+    """Let this child write files of up to `most_bytes` during the block: copies of what it reads."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def refused(message: str, code: str) -> UnitError:

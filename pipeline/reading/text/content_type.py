@@ -4,6 +4,7 @@ import json
 import mmap
 import re
 import zipfile
+from collections.abc import Collection
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path, PurePath
@@ -13,7 +14,9 @@ from pipeline.reading.files import filetype
 from pipeline.reading.files.filetype import HEAD_BYTES, OLE_MAGIC, ZIP_MAGICS, TextType
 from pipeline.reading.sandbox.limits import Limits, refused
 
-_UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
+ARCHIVE = "archive"
+"""The code of the error for an archive of files."""
+UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
 """Errors of reading a damaged archive."""
 _ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 _OPEN_DOCUMENT = b"application/vnd.oasis.opendocument."
@@ -179,8 +182,12 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-            _check_packed(entries, filename, limits)
+            check_packed(entries, filename, limits)
             names = {entry.filename for entry in entries}
+            if not is_document(names):
+                raise refused(f"{filename} is an archive; unpack it and add the files in it.", ARCHIVE)
+            if any(entry.flag_bits & 1 for entry in entries):
+                raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")
             if "mimetype" in names:
                 with archive.open("mimetype") as file:
                     declared = file.read(100).strip()
@@ -188,14 +195,14 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
                     return Kind.EPUB
                 if declared.startswith(_OPEN_DOCUMENT):
                     return _open_document_kind(archive, declared.removeprefix(_OPEN_DOCUMENT), filename)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt") from error
     for folder, kind in _ZIPPED.items():
         if "[Content_Types].xml" in names and any(name.startswith(folder) for name in names):
             return Kind(kind)
     if "META-INF/container.xml" in names:
         return Kind.EPUB
-    raise refused(f"{filename} is an archive; unpack it and add the files in it.", "unsupported")
+    raise refused(f"{filename} is an archive; unpack it and add the files in it.", ARCHIVE)
 
 
 def _open_document_kind(archive: zipfile.ZipFile, declared: bytes, filename: str) -> Kind:
@@ -207,9 +214,14 @@ def _open_document_kind(archive: zipfile.ZipFile, declared: bytes, filename: str
     return kind
 
 
-def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:
-    """Raise `UnitError` for archives with a password or too many files, or that unpack to too much. False sizes do not
-    help: unpacking stops at the declared size."""
+def is_document(names: Collection[str]) -> bool:
+    """Whether a ZIP file with these entries is an Office file or a book rather than an archive of files."""
+    return not {"[Content_Types].xml", "mimetype", "META-INF/container.xml"}.isdisjoint(names)
+
+
+def check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits) -> None:
+    """Raise `UnitError` for archives with too many files, or that unpack to too much. False sizes do not help:
+    unpacking stops at the declared size."""
     if len(entries) > limits.max_entries:
         message = f"{filename} holds {len(entries):,} files, more than the {limits.max_entries:,} that are accepted."
         raise refused(message, "too_large")
@@ -217,8 +229,6 @@ def _check_packed(entries: list[zipfile.ZipInfo], filename: str, limits: Limits)
     packed = max(1, sum(entry.compress_size for entry in entries))
     if unpacked > limits.max_unpacked_bytes or (unpacked > 10_000_000 and unpacked / packed > limits.max_ratio):
         raise refused(f"{filename} unpacks to {unpacked / 1e6:,.0f} MB, more than is accepted; split it.", "too_large")
-    if any(entry.flag_bits & 1 for entry in entries):
-        raise refused(f"{filename} needs a password; save a copy without one and add that.", "encrypted")
 
 
 def _ole_kind(path: Path, filename: str) -> Kind:

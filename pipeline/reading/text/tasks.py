@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.reading.sandbox.limits import Task, check_characters
-from pipeline.reading.text import audio_tags, extraction, units
+from pipeline.reading.text import audio_tags, extraction, units, zip_archive
 from pipeline.reading.text.content_type import kind_of, text_type
 from pipeline.reading.text.sections import Reading
 
@@ -39,4 +39,10 @@ def _units(task: Task) -> dict[str, Any]:
     return {"type": accepted, "pages": [part for section in reading.sections for part in units.parted(section.text)]}
 
 
-TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {"file": _file, "page": _page, "tags": _tags, "units": _units}
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
+    "file": _file,
+    "page": _page,
+    "tags": _tags,
+    "units": _units,
+    "unpack": zip_archive.unpack,
+}

@@ -39,7 +39,7 @@ POLICY = {
             layouts layout docling page_texts archive manifest pictures_folder page_shape figures last_hour
             pages_by_minute find_page_picture""",
         WRITE: "cancel pause remerge promote delete act",
-        PAID: "submit submit_upload resume retry retry_failed retry_page",
+        PAID: "submit submit_archive submit_upload resume retry retry_failed retry_page",
     },
     "events": {READ: "kept after newest one after_if_possible progress_from progress"},
     "keys": {READ: "own_account", SEE: "list_keys account", ADMIN: "create revoke"},

@@ -3,8 +3,9 @@
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +14,13 @@ import typer
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import AsFormat, Format, all_settings
 from pipeline.interfaces.cli.convert import options as given
-from pipeline.interfaces.cli.convert.job import FAILED, Job, line, orphaned, passed_over, report
+from pipeline.interfaces.cli.convert.job import FAILED, Job, line, not_unpacked, orphaned, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
 from pipeline.interfaces.cli.output import err, print_json, print_text
 
 if TYPE_CHECKING:
+    from pipeline.reading.text.zip_archive import Entry
     from pipeline.standalone.demand import Demand
 
 _STDIN = Path("-")
@@ -34,7 +36,9 @@ def _path(text: str) -> Path:
 Inputs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILES", parser=_path, help="PDFs, pictures, office and text files; folders; - for standard input."
+        metavar="FILES",
+        parser=_path,
+        help="PDFs, pictures, office and text files; folders and ZIPs of them; - for standard input.",
     ),
 ]
 Output = Annotated[
@@ -122,13 +126,13 @@ def convert(
         return given.Wish(options, format_, force, keep)
 
     wanted = wish() if provider or model or pages or escalate or budget else None
-    with _received(inputs) as sources:
-        jobs = [Job(target) for target in plan(sources, output, format_.suffix)]
+    with _received(inputs) as sources, _unpacked(sources) as archives:
+        jobs = [Job(target) for target in plan(sources, output, format_.suffix, archives)]
         # If no option can be wrong, start the stack while this command imports its modules.
         starts = wanted is None and _has_news(jobs, force=force)
         with stack_on_demand() if starts else nullcontext() as demanded:
             left_out = _convert(jobs, sources, output, wanted or wish(), demanded)
-    _print_result(jobs, left_out, as_json=as_json)
+    _print_result(jobs, left_out, _refused(archives), as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
@@ -191,6 +195,32 @@ def _received(inputs: Sequence[Path]) -> Iterator[list[Path]]:
         yield [file if path is _STDIN else path for path in inputs]
 
 
+@contextmanager
+def _unpacked(sources: Sequence[Path]) -> Iterator[dict[Path, list["Entry"]]]:
+    """Yield the files of those sources that are archives, unpacked to a temporary folder; print which of them are left
+    out. An archive that cannot be unpacked is missing: like any file, it is refused later. Raises `UserError` if
+    archives hold nothing to convert."""
+    from pipeline.reading.text.zip_archive import may_be_archive, unpacked
+    from pipeline.settings import get_settings
+
+    archives: dict[Path, list[Entry]] = {}
+    with ExitStack() as held:
+        for path in filter(may_be_archive, sources):
+            with suppress(UserError), err.status("Unpacking …"):
+                entries = held.enter_context(unpacked(path, path.name, get_settings().documents))
+                if entries is not None:
+                    archives[path] = entries
+        for sentence in not_unpacked(_refused(archives)):
+            err.print(sentence, soft_wrap=True)
+        if archives and len(archives) == len(sources) and not any(entry.path for entry in chain(*archives.values())):
+            raise UserError(f"{', '.join(map(str, archives))} has no file to convert", code="no_inputs")
+        yield archives
+
+
+def _refused(archives: Mapping[Path, Sequence["Entry"]]) -> dict[Path, str]:
+    return {path / entry.name: entry.reason for path, entries in archives.items() for entry in entries if entry.reason}
+
+
 def _without_source(inputs: Sequence[Path], jobs: Sequence[Job], output: str) -> list[Path]:
     """The results in and below the folder `output` whose source files, in the folders among `inputs`, no longer exist.
     Empty without `-o` or folders."""
@@ -243,7 +273,7 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
 
     if job.target.exists and not wish.force:
         try:
-            job.origin = wish.origin(job.target.source)
+            job.origin = wish.origin(job.target.source, job.target.inside)
         except OSError:
             return  # the job then reports why the file cannot be read
         job.judgement = judge(job.target, job.origin, keep=wish.keep, redo=wish.redo)
@@ -268,10 +298,11 @@ def _is_accepted(job: Job, wish: given.Wish, *, several: bool) -> bool:
     return not job.ended
 
 
-def _print_result(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
+def _print_result(jobs: Sequence[Job], left_out: Sequence[Path], refused: Mapping[Path, str], *, as_json: bool) -> None:
     """Report how the jobs ended, and print the results that go to standard output."""
     if as_json:
-        print_json({"documents": [job_json(job) for job in jobs], "left_out": [str(path) for path in left_out]})
+        names, reasons = [*map(str, [*left_out, *refused])], {str(path): why for path, why in refused.items()}
+        print_json({"documents": [job_json(job) for job in jobs], "left_out": names, "reasons": reasons})
         return
     for sentence in report(jobs):
         err.print(sentence, soft_wrap=True)

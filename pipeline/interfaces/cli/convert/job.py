@@ -1,7 +1,7 @@
 """One input of `penstock convert`, from its source to its output, and the lines that report it."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DONE, FAILED, PARTIAL = 0, 1, 3
 _NAMED = 5
 """How many files of other types the report names."""
+_LISTED = 20
+"""How many files of archives the report lists."""
 _NOT_IN_ITS_FOLDER = " (a pipe, or a link out of the folder)"
 
 
@@ -83,6 +85,14 @@ def passed_over(files: Sequence[Path]) -> str:
     return f"Left out {count(len(files), 'file')} of other types: {', '.join(names)}{further}."
 
 
+def not_unpacked(refused: Mapping[Path, str]) -> Iterable[str]:
+    """Sentences that name files of archives which are left out, with the reasons."""
+    for path, reason in list(refused.items())[:_LISTED]:
+        yield f"Left out {one_line(str(path))}: {one_line(reason)}"
+    if len(refused) > _LISTED:
+        yield f"Left out {len(refused) - _LISTED:,} more files of archives; `--json` lists them."
+
+
 def orphaned(results: Sequence[Path]) -> str:
     """A sentence that names results whose sources no longer exist."""
     further = f" and {len(results) - _NAMED:,} more" if len(results) > _NAMED else ""
@@ -101,7 +111,7 @@ def line(job: Job) -> str:
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
     why = f": {one_line(job.problem)}" if job.problem else ""
-    return f"{one_line(job.label or str(job.target.source))}{written}{ended}{pages}{why}"
+    return f"{one_line(job.label or str(job.target.label))}{written}{ended}{pages}{why}"
 
 
 def escalation(document: "Document") -> str:
@@ -128,7 +138,7 @@ def report(jobs: Sequence[Job]) -> Iterable[str]:
         if job.status == Verdict.UP_TO_DATE:
             yield f"{one_line(str(job.target.path))} is up to date: nothing to do."
         elif job.problem and not job.written:  # otherwise its line has reported it
-            where = "" if not job.is_wanted or str(job.target.source) in job.problem else f"{job.target.source}: "
+            where = "" if not job.is_wanted or str(job.target.label) in job.problem else f"{job.target.label}: "
             mark = "[red]penstock:[/red] " if job.exit_code else ""
             yield f"{mark}{one_line(where + job.problem)}"
 
@@ -197,7 +207,7 @@ def as_json(job: Job) -> dict[str, Any]:
     current = job.target.path if job.status == Verdict.UP_TO_DATE else None
     output = job.written or current
     return {
-        "input": str(job.target.source),
+        "input": str(job.target.label),
         "output": str(output) if output else None,
         "id": document.id if document else None,
         "status": job.status,

@@ -117,8 +117,8 @@ class Wish:
         """Whether to convert files whose results are up to date."""
         return self.options.fresh or not self.options.use_cache
 
-    def origin(self, source: Path) -> "Origin":
-        """The record of a result of `source`: its hash and these options.
+    def origin(self, source: Path, label: Path | None = None) -> "Origin":
+        """The record of a result of `source`: its hash and these options. `label`: its path to record, if another.
 
         Raises `OSError`, also for a file that is not an ordinary one, or is larger than a document may be.
         """
@@ -143,4 +143,4 @@ class Wish:
         }
         if options.escalate or options.budget:
             made_with |= {"escalate": options.escalate, "budget": options.budget}
-        return Origin(source, sha256(source), made_with)
+        return Origin(label or source, sha256(source), made_with)

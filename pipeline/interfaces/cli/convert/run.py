@@ -124,9 +124,9 @@ def submit(job: Job, wish: Wish) -> None:
     job.error, job.code, job.ended = "", "", False
     if job.origin is None:
         with suppress(OSError):  # submitting reports the fault
-            job.origin = wish.origin(job.target.source)
+            job.origin = wish.origin(job.target.source, job.target.inside)
     try:
-        job.document = documents.submit(job.target.source, wish.options)
+        job.document = documents.submit(job.target.source, wish.options, original=job.target.inside)
     except UserError as error:
         job.error, job.code, job.ended = str(error), error.code, True
 

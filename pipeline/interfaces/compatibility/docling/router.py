@@ -200,7 +200,7 @@ def _submitted(
     chunking: Chunking | None = None,
 ) -> Task:
     submission = options.submission(caller.context.settings.provider)
-    ids = [conversion.submit(caller, file, submission) for file in files]
+    ids = conversion.submit_files(caller, files, submission)
     return Task.of(ids, options, zipped=zipped, filename=safe_filename(files[0].filename), chunking=chunking)
 
 

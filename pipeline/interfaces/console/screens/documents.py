@@ -208,10 +208,13 @@ async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_F
         raise Refused("choose a file first: a PDF or a picture", code="invalid")
     for file in files:
         try:
-            submit_upload = flow.submit_upload.by
-            sent.append(
-                await run_sync(submit_upload, request.state.caller, file.path, file.filename, options, file.sha256)
-            )
+            caller, name = request.state.caller, file.filename
+            archived = await run_sync(flow.submit_archive.by, caller, file.path, name, options)
+            if archived is None:
+                document = await run_sync(flow.submit_upload.by, caller, file.path, name, options, file.sha256)
+                archived = [flow.ArchivedFile(name, document)]
+            sent += [each for each in archived if each.document]
+            failed += [f"{name}/{each.name}: {each.reason.rstrip('.')}." for each in archived if each.reason]
         except PenstockError as error:
             if len(files) == 1:
                 raise

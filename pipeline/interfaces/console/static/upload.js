@@ -1,6 +1,6 @@
 // Upload each file in a request of its own, a few at a time, and show the progress and outcome of each.
 
-// The form `#drop` holds the address and the accepted types: `data-to`, `data-shows`, `data-suffixes`, `data-times`.
+// The form `#drop` holds the address and the accepted types: `data-to`, `data-archives`, `data-shows`, `data-suffixes`, `data-times`.
 
 const AT_ONCE = 3;
 const TRIES = 5;
@@ -138,7 +138,8 @@ function send(item) {
     if (item.tries < TRIES) return later(item, 2 * item.tries, "The connection was lost");
     end(item, "failed", "The server does not answer.");
   });
-  request.open("POST", drop().dataset.to);
+  const { to, archives } = drop().dataset;
+  request.open("POST", archives && /\.zip$/i.test(item.file.name) ? archives : to);
   request.setRequestHeader("Accept", "application/json");
   request.send(body);
   say(item, "starting");
@@ -164,8 +165,13 @@ function accepted(item, answer) {
   refresh();
 }
 
-// The outcome for a document or frame, in words.
+// The outcome for a document, an archive or a frame, in words.
 function outcome(answer) {
+  if (answer.files) {
+    const refused = answer.files.filter((file) => !file.document);
+    const named = refused.slice(0, 3).map((file) => `${file.name} (${file.reason})`).join(", ");
+    return `${files(answer.files.length - refused.length)} sent${refused.length ? `; left out: ${named}${refused.length > 3 ? " …" : ""}` : ""}`;
+  }
   if (answer.status === "COMPLETED") return "already converted";
   if (answer.outcome === "duplicate") return `left out: ${answer.distance || "none"} of 256 bits differ from frame ${answer.nearest_id}`;
   return { known: "already here", excluded: "left out: excluded", inactive: "left out: its source is off" }[answer.outcome] ?? "sent";

@@ -40,6 +40,20 @@ def pdf(tmp_path: Path) -> Path:
     return new_pdf(tmp_path / "report.pdf", 2)
 
 
+def test_the_files_of_an_archive_are_documents_of_one_task(api: TestClient, tmp_path: Path, pdf: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "pile.zip", "w") as written:
+        written.write(pdf, "2026/report.pdf")
+        written.write(new_pdf(tmp_path / "other.pdf", 1), "other.pdf")
+        written.writestr("program.exe", b"MZ" + bytes(50))
+    sent = upload(api, "/v1/convert/file/async", tmp_path / "pile.zip", pdf)
+    assert sent.status_code == 200, sent.text
+    assert len(sent.json()["task_id"].split("-")[0].split(".")) == 2, "the same file is the same document"
+    with zipfile.ZipFile(tmp_path / "many.zip", "w") as written:
+        for number in range(21):
+            written.writestr(f"{number}.md", f"# {number}")
+    assert "21 files" in upload(api, "/v1/convert/file", tmp_path / "many.zip").json()["detail"]
+
+
 def upload(api: TestClient, path: str, *files: Path, **fields: Any) -> Any:
     return api.post(
         path, files=[("files", (file.name, file.read_bytes(), "application/pdf")) for file in files], data=fields

@@ -65,7 +65,7 @@ def test_an_upload_becomes_a_document_and_a_repeated_one_the_same_document(
     [
         (b"", "a.pdf", {}, 422, "empty"),
         (b"%PDF-1.7 nothing", "a.pdf", {}, 422, "corrupt"),
-        (b"hello", "a.txt", {}, 415, "unsupported"),
+        (b"hello", "a.bin", {}, 415, "unsupported"),
         (None, "a.pdf", {"page_range": "9"}, 422, "page_range"),
         (None, "a.pdf", {"page_range": "x"}, 422, "invalid"),
         (None, "a.pdf", {"colour": "red"}, 422, "invalid"),
@@ -120,6 +120,38 @@ def test_a_password_opens_an_encrypted_pdf_and_is_kept_nowhere(
     problem(raw, 400, "bad_request")
     assert not mentions(context, PASSWORD[-8:])
     assert PASSWORD not in caplog.text
+
+
+def test_each_file_of_an_archive_becomes_a_document_or_has_a_reason(
+    api: TestClient, context: Context, tmp_path: Path, pdf: Path
+) -> None:
+    pile = tmp_path / "pile.zip"
+    with zipfile.ZipFile(pile, "w") as written:
+        written.write(pdf, "2026/report.pdf")
+        written.writestr("program.exe", b"MZ" + bytes(50))
+        written.writestr("cut.pdf", b"%PDF-1.4")
+        written.writestr("notes.md", "# Notes")
+    assert f"{DOCUMENTS}/archive" in problem(send(api, pile, "pile.zip"), 415, "unsupported")
+    sent = api.post(f"{DOCUMENTS}/archive", files={"file": ("pile.zip", pile.read_bytes())})
+    assert sent.status_code == 202, sent.text
+    files = sent.json()["files"]
+    assert [file["name"] for file in files] == ["2026/report.pdf", "program.exe", "cut.pdf", "notes.md"]
+    assert [file["document"] and file["document"]["filename"] for file in files] == [
+        "report.pdf",
+        None,
+        None,
+        "notes.md",
+    ]
+    assert files[1]["reason"] == "not of a type that Penstock converts"
+    assert "cut.pdf" in files[2]["reason"]
+    assert send(api, pdf).json()["id"] == files[0]["document"]["id"], "the same file is the same document"
+    assert not left_behind(context)
+    raw = api.post(f"{DOCUMENTS}/archive", files={"file": ("report.pdf", pdf.read_bytes())})
+    assert DOCUMENTS in problem(raw, 415, "unsupported")
+    with zipfile.ZipFile(pile, "w") as written:
+        written.writestr("program.exe", b"MZ" + bytes(50))
+    nothing = api.post(f"{DOCUMENTS}/archive", files={"file": ("pile.zip", pile.read_bytes())})
+    assert "program.exe" in problem(nothing, 422, "no_inputs")
 
 
 @pytest.mark.both_databases

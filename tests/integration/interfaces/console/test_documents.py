@@ -1,6 +1,7 @@
 """The screen of documents: the list, searches, files from a plain form, and bulk actions."""
 
 import re
+import zipfile
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -132,19 +133,29 @@ def test_hostile_names_and_errors_are_escaped(api: TestClient, context: Context)
 
 def test_files_are_sent_by_a_plain_form(api: TestClient, context: Context, tmp_path: Path) -> None:
     pdf = text_pdf(tmp_path / "report.pdf", ["a text"]).read_bytes()
-    files = [("file", ("a.pdf", pdf)), ("file", ("b.txt", b"hello"))]
+    files = [("file", ("a.pdf", pdf)), ("file", ("b.bin", b"hello"))]
     answer = api.post(
         SCREEN, files=files, data={"provider": "", "allow_partial": "true", "use_cache": "false"}, headers=PAGE
     )
     assert answer.url.path == SCREEN
-    assert "1 file will be converted. b.txt: " in unescape(answer.text)
+    assert "1 file will be converted. b.bin: " in unescape(answer.text)
     assert names(answer.text) == ["a.pdf"]
     (row,) = [document(context, key) for key in re.findall(r'id="d-([0-9a-f]+)"', answer.text)]
     assert (row.allow_partial, row.use_cache) == (True, False)
     assert api.post(SCREEN, files=[("file", ("", b""))], headers=PAGE).status_code == 422
-    refused = api.post(SCREEN, files=[("file", ("b.txt", b"hello"))], headers=PAGE)
+    refused = api.post(SCREEN, files=[("file", ("b.bin", b"hello"))], headers=PAGE)
     assert refused.status_code == 415
     assert "The request failed" in refused.text
+
+
+def test_a_plain_form_takes_archives(api: TestClient, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "pile.zip", "w") as written:
+        written.write(text_pdf(tmp_path / "report.pdf", ["a text"]), "2026/report.pdf")
+        written.writestr("program.exe", b"MZ" + bytes(50))
+    pile = (tmp_path / "pile.zip").read_bytes()
+    answer = api.post(SCREEN, files=[("file", ("pile.zip", pile))], headers=PAGE)
+    assert "1 file will be converted. pile.zip/program.exe: not of a type" in unescape(answer.text)
+    assert names(answer.text) == ["report.pdf"]
 
 
 def test_a_bulk_action_first_names_the_documents_that_it_changes(api: TestClient, context: Context) -> None:

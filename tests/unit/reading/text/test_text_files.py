@@ -164,7 +164,7 @@ def test_archives_are_measured_before_they_are_unpacked(tmp_path: Path):
         ).code
         == "too_large"
     )
-    assert refusal(packed(tmp_path / "a.zip", {"a.txt": b"text"})).code == "unsupported"
+    assert refusal(packed(tmp_path / "a.zip", {"a.txt": b"text"})).code == "archive"
     drawing = {"mimetype": b"application/vnd.oasis.opendocument.graphics"}
     assert refusal(packed(tmp_path / "a.odg", drawing)).code == "unsupported"
     assert (
