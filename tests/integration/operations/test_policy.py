@@ -37,9 +37,9 @@ POLICY = {
         READ: """status several list_documents next_ids explained commonest_error page_picture count_documents
             count_by_status reasons search pages page attempts costs resolve load_beside retries cells page_numbers
             layouts layout docling page_texts archive manifest pictures_folder page_shape figures last_hour
-            pages_by_minute find_page_picture""",
+            pages_by_minute find_page_picture searchable_pdf searchable_report doubtful_pages paid_attempts""",
         WRITE: "cancel pause remerge promote delete act",
-        PAID: "submit submit_archive submit_upload resume retry retry_failed retry_page",
+        PAID: "submit submit_archive submit_upload escalate resume retry retry_failed retry_page",
     },
     "events": {READ: "kept after newest one after_if_possible progress_from progress"},
     "keys": {READ: "own_account", SEE: "list_keys account", ADMIN: "create revoke"},
