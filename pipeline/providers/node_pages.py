@@ -134,11 +134,6 @@ class NodePages:
         facts = self._facts + (f"\n{page.number}\n{page.pictures}".encode() if page.pictures else b"")
         return hashlib.sha256(hashlib.sha256(image).digest() + facts).hexdigest(), hashlib.sha256().hexdigest()
 
-    def restore(self, reply: Mapping[str, Any], page: int) -> Answer:
-        """Return a kept answer with its layout, for page number `page`."""
-        blocks = [{**block, "page": page} for block in reply["layout"]["blocks"]]
-        return Answer(reply["text"], self.model, layout={**reply["layout"], "blocks": blocks}, reply=dict(reply))
-
 
 class _NodeReader:
     def __init__(self, nodes: Nodes) -> None:

@@ -47,7 +47,7 @@ class Answer:
     cut: bool = False
     """We broke the answer off."""
     reply: dict[str, Any] | None = None
-    """The raw reply of the page and the facts to parse it again (`PageConverter.restore`), ready for JSON."""
+    """The raw reply of the page and the facts to parse it again (`vision_pages.answer_of`), ready for JSON."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,3 @@ class ServiceConverter(PageConverter, Protocol):
     """The pictures of pages that it wants."""
     falls_back: bool
     """Whether local conversion does a page of which no reply is good."""
-
-    def restore(self, reply: Mapping[str, Any], page: int) -> Answer:
-        """Return the answer of a kept `Answer.reply`, parsed again, for the page with this number in its file."""

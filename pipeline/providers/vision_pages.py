@@ -87,10 +87,6 @@ class VisionConverter:
         image, _ = read_image(page)
         return hashlib.sha256(hashlib.sha256(image).digest() + self._facts).hexdigest(), self._prompt_hash
 
-    def restore(self, reply: Mapping[str, Any], page: int) -> Answer:
-        """Parse a kept reply again, for page number `page`."""
-        return answer_of(reply, page, self.model)
-
 
 @dataclass(frozen=True)
 class Asking:
@@ -327,7 +323,10 @@ class _VisionReader:
 
 
 def answer_of(reply: Mapping[str, Any], page: int, model: str, parsed: Parsed | None = None) -> Answer:
-    """Return the Markdown and layout of a kept reply. `page`: the number of the page in its file."""
+    """Return the Markdown and layout of a kept `Answer.reply`, parsed again. `page`: its number in the file."""
+    if "layout" in reply:  # from a node, which parses itself
+        blocks = [{**block, "page": page} for block in reply["layout"]["blocks"]]
+        return Answer(reply["text"], model, layout={**reply["layout"], "blocks": blocks}, reply=dict(reply))
     parsed = parsed or _parsed(reply)
     truncated = any(part["reason"] == "length" for part in reply["parts"])
     layout = _layout(reply, parsed, page) if reply["page"] and parsed.blocks else None

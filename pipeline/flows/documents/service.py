@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, announced, kept_answers, traces, work
@@ -356,7 +356,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         row = _page(tx, document_id, page)
         attempt = tx.execute(
-            select(ATTEMPTS.c.text, ATTEMPTS.c.status, ATTEMPTS.c.provider).where(
+            select(ATTEMPTS.c.text, ATTEMPTS.c.status, ATTEMPTS.c.model, ATTEMPTS.c.reply, ATTEMPTS.c.provider).where(
                 ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
             )
         ).one_or_none()
@@ -370,8 +370,14 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         is_page = PAGES.c.id == row.id
         unknown = {"confidence": None, "uncertain_share": None}
         text = {"content": attempt.text, **unknown, "doubtful": is_doubtful(attempt.text, None)}
-        PAGE.move(tx, PAGES, PageEvent.PROMOTE, is_page, **text, error=None, updated_at=tx.now)
+        PAGE.move(tx, PAGES, PageEvent.PROMOTE, is_page, **text, fallback=None, error=None, updated_at=tx.now)
         tx.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
+        if attempt.reply and attempt.reply.keys() & {"parts", "layout"}:
+            from pipeline.providers.vision_pages import answer_of  # noqa: PLC0415  # parsers, which little else needs
+
+            layout = answer_of(attempt.reply, row.page_source, attempt.model).layout
+            if layout is not None:
+                tx.execute(insert(LAYOUTS).values(page_id=row.id, data=layout))
         escalation.choose(tx, row.id, attempt.provider)
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed

@@ -149,7 +149,7 @@ class PageConversion:
             return reader.convert(ref)
         service = cast("ServiceConverter", converter)
         tried.facts["cache_key"], tried.facts["prompt_hash"] = converter.cache_key(ref)
-        known = self._cached(tried.facts["cache_key"], service, unit) if unit.use_cache else None
+        known = self._cached(tried.facts["cache_key"], unit.page_source) if unit.use_cache else None
         if known is not None:
             tried.facts["cached"] = True
             return known
@@ -240,7 +240,7 @@ class PageConversion:
         with self._context.db.read() as session:
             return session.execute(answered).scalar_one()
 
-    def _cached(self, key: str, converter: ServiceConverter, unit: PageUnit) -> Answer | None:
+    def _cached(self, key: str, page: int) -> Answer | None:
         """Return the last good answer to this request, parsed again; None without one."""
         query = (
             select(ATTEMPTS.c.text, ATTEMPTS.c.model, ATTEMPTS.c.reply)
@@ -254,7 +254,9 @@ class PageConversion:
             return None
         if row.reply is None:
             return Answer(row.text, row.model)
-        return replace(converter.restore(row.reply, unit.page_source), model=row.model)
+        from pipeline.providers.vision_pages import answer_of  # noqa: PLC0415  # parsers, which local work never needs
+
+        return answer_of(row.reply, page, row.model)
 
 
 class _Tried:

@@ -86,7 +86,7 @@ def pages(
             _certainty(page),
             one_line(f"{page.provider} {page.model}"),
             one_line(_escalation(page)),
-            one_line(page.error),
+            one_line(page.error or (page.fallback and f"converted here: {page.fallback}")),
         ]
 
     print_list(
