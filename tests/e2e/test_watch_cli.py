@@ -19,9 +19,9 @@ def test_new_and_changed_files_are_converted(cli: Cli) -> None:
     inbox, results = cli.cwd / "in", cli.cwd / "out"
     (inbox / "moved").mkdir(parents=True)
     new_pdf(inbox / "there.pdf")
-    (inbox / "notes.docx").write_text("of another type")
+    (inbox / "notes.doc").write_text("of another type")
     watching = cli.start(*WATCH)
-    watching.wait_for("Left out 1 file of other types: in/notes.docx.")
+    watching.wait_for("Left out 1 file of other types: in/notes.doc.")
     watching.wait_for("in/there.pdf → out/there.md (1 page)")
     (inbox / "later.odt").write_text("of another type, later")
     watching.wait_for("Left out 1 file of other types: in/later.odt.")
@@ -39,7 +39,7 @@ def test_new_and_changed_files_are_converted(cli: Cli) -> None:
     watching.wait_for("in/there.pdf → out/there.md (2 pages)")
     watching.wait_for("in/new.pdf: KEPT: out/new.md was edited, and is kept, but it is older than its source")
     assert end(watching) == "4 written, 1 kept, 1 refused."
-    assert watching.output.count("in/notes.docx") == 1, "each file is named once"
+    assert watching.output.count("in/notes.doc") == 1, "each file is named once"
     assert (results / "new.md").read_text() == "mine"
     assert "This is page 2" in (results / "there.md").read_text()
 

@@ -9,12 +9,16 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from pipeline.engine.claims import Owner
+from pipeline.flows.documents import queries
 from pipeline.flows.documents.flow import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.work.split import split_document
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.documents import insert_document, mentions, set_row, write_output
+from tests.support.opendocuments import open_document, slide
 from tests.support.samples import ENCRYPTED_FOLDER, PASSWORD, encrypted_pdf, text_pdf
 
 C, F = PageStatus.COMPLETED, PageStatus.FAILED
@@ -251,6 +255,22 @@ def test_the_result_as_one_archive(api: TestClient, context: Context) -> None:
         assert archive.read("bericht über.md") == merged.read_bytes()
         assert json.loads(archive.read("bericht über.manifest.json"))["document"] == {"id": document}
         assert [page["page"] for page in json.loads(archive.read("bericht über.json"))["pages"]] == [1, 2]
+
+
+def test_an_office_file_needs_no_provider_and_has_no_pictures(
+    api: TestClient, context: Context, tmp_path: Path
+) -> None:
+    body = slide("One", "") + slide("Two", "")
+    slides = open_document(tmp_path / "stored", "presentation", body)
+    problem(send(api, slides, "slides.odp", pages="3"), 422, "page_range")
+    sent = send(api, slides, "slides.odp", pages="2")
+    assert sent.status_code == 202, sent.text
+    document = sent.json()
+    assert (document["type"], document["provider"], document["page_range"]) == ("odp", "local", "2")
+    split_document(context, document["id"], Owner("w", "r"))
+    stored = queries.pages(context, document["id"])
+    assert [(page.page_source, page.provider) for page in stored] == [(2, "local")]
+    problem(api.get(f"{DOCUMENTS}/{document['id']}/pages/1/picture"), 404, "no_picture")
 
 
 def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient, context: Context, pdf: Path) -> None:

@@ -111,6 +111,15 @@ def test_a_text_without_places_is_reported(api: TestClient, context: Context) ->
     assert "<svg viewBox" not in page
 
 
+def test_a_page_of_an_office_file_shows_its_text_and_no_picture(api: TestClient, context: Context) -> None:
+    document_id = insert_document(context, D.COMPLETED, [C], filename="letter.docx", type="docx")
+    page = shown(api, document_id)
+    assert "text of page 1" in page
+    assert "No picture of this page: a docx file holds text." in page
+    assert "/picture?" not in page
+    assert "No boxes" not in page
+
+
 def test_a_page_of_thousands_of_blocks_is_shown_as_one_text(api: TestClient, context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [C])
     block, many = {**BLOCKS[1], "text": "a"}, MOST_BLOCKS + 1
