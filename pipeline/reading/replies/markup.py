@@ -46,6 +46,7 @@ _PICTURE = re.compile(r"!\[([^\[\]]*+)\]\([^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\
 _AUTOLINK = re.compile(r"<(?:https?://|mailto:)[^\s<>\"'`\\]++>", re.IGNORECASE)
 _ADDRESS = re.compile(r"\(?\s*+<?+(?:https?://|mailto:|#)[^\s<>()\\]*+", re.IGNORECASE)
 _PAIRS = frozenset({"![", "](", "]:"})
+_LINE_END = re.compile(r"[ \t]*+\n(?![ \t]*+\n)")
 _ELSEWHERE = re.compile(r"\(\s*+<?+[a-zA-Z][\w+.-]*+:[^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\)")
 _TAG_LIKE = re.compile(r"<(?=[a-zA-Z/!?])")
 _ACTIVE = re.compile(r"<(?=[a-zA-Z/!?])|\]\(|\]:|!\[")
@@ -125,6 +126,10 @@ class _Writer:
         last = self._out[-1] if self._out else ""
         if last.endswith("\n\n"):
             markdown = markdown.lstrip()
+        tag = next((piece for piece in reversed(self._out[-4:]) if piece.strip(" \t")), "")
+        if tag.startswith("<") and (line_end := _LINE_END.match(markdown)):
+            # A tag alone in its line would make HTML of the lines below it, code included.
+            markdown = " " + markdown[line_end.end() :]
         pair = last[-1:] + markdown[:1]
         if markdown:
             self._out.append(f"\\{markdown}" if pair in _PAIRS else f" {markdown}" if pair == "``" else markdown)
