@@ -337,7 +337,7 @@ def _escalated(tx: Tx, document: Any, attempts: Sequence[Attempt], outcomes: Seq
         elif row.state == EscalationState.OPEN and answer:
             former = {"provider": row.former_provider, "model": row.former_model}
             if attempt.fallback and row.has_text:  # local conversion has no news about the page
-                escalation.end(tx, [page_id], EscalationState.KEPT, attempt.fallback)
+                escalation.end(tx, [page_id], EscalationState.FAILED, attempt.fallback)
                 changed[-1] = replace(outcome, values=former)
             elif not escalation.compare(tx, row, answer.text):
                 changed[-1] = replace(outcome, values=former)
