@@ -1,11 +1,9 @@
 """Keep Penstock's files private to the user that it runs as. Results for other places get the user's own modes."""
 
 import os
-import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = 0o077
@@ -38,22 +36,6 @@ def make_users_folder(folder: Path) -> None:
 
 def _depth_missing(folder: Path) -> int:
     return next((depth for depth, parent in enumerate([folder, *folder.parents]) if parent.exists()), 0)
-
-
-def copy_to_user(source: Path, target: Path) -> None:
-    """Copy a folder of files (no subfolders) to `target` with the user's umask. Raises `OSError`.
-
-    Replaces files of the same names, each in one step. Replaces links instead of following them.
-    """
-    make_users_folder(target)
-    for file in source.iterdir():
-        temporary = target / f".tmp-{uuid4().hex}"
-        try:
-            shutil.copyfile(file, temporary)
-            temporary.chmod(users_mode(0o666))
-            temporary.replace(target / file.name)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def is_open(path: Path) -> bool:

@@ -14,7 +14,17 @@ from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
-from pipeline.flows.documents import backlog, catalog, page_pictures, queries, searchable, service, strip, submission
+from pipeline.flows.documents import (
+    backlog,
+    catalog,
+    outputs,
+    page_pictures,
+    queries,
+    searchable,
+    service,
+    strip,
+    submission,
+)
 from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.catalog import Filter, Key
@@ -29,6 +39,7 @@ from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import Operation, operation, reads
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
+from pipeline.reading.export.formats import Format
 from pipeline.reading.files.inputs import manifest_path
 from pipeline.reading.files.source import parse_page_range, safe_filename
 from pipeline.reading.text.zip_archive import Entry, may_be_archive, unpacked
@@ -40,6 +51,8 @@ _CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "inspections of fil
 """The most child processes that inspect files, and callers that have one or wait for one. Each caller takes a thread,
 and other requests need threads too."""
 _FOR_A_CHILD_S = 20.0
+_EXPORTS = AtOnce(16, 8, "results in other formats")
+"""Each parses the pages whose text a model wrote."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,19 @@ class Document(DocumentView):
         """Return a dict, ready for JSON, with the document in the format of the Docling project (a DoclingDocument)."""
         return docling(self.id)
 
-    def archive(self) -> Iterator[bytes]:
-        """Return a ZIP archive of Markdown, pictures, blocks and manifest, as an iterator of its bytes. The call itself
-        raises `UserError` for a document without a result."""
-        return archive(self.id)
+    def result(self, form: Format | str = Format.MD, *, markers: bool = True) -> bytes:
+        """Return the result in a format: md, json, html, docling, txt or pdf, the submitted file as a searchable PDF.
+
+        `markers`: keep the comment with its number before each page of Markdown, and the rule between pages. Raises
+        `UserError` for a document without a result.
+        """
+        return result(self.id, Format(form), markers=markers)
+
+    def archive(self, *, split: bool = False, tables: bool = False) -> Iterator[bytes]:
+        """Return a ZIP archive of Markdown, pictures, blocks and manifest, as an iterator of its bytes. `split`: with
+        the Markdown of each page as a file; `tables`: with each table as CSV. The call itself raises `UserError` for a
+        document without a result."""
+        return archive(self.id, split=split, tables=tables)
 
     @property
     def pictures_folder(self) -> Path | None:
@@ -317,6 +339,8 @@ pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(
 resolve, load_beside, retries = reads(queries.resolve), reads(queries.load_beside), reads(reasoning.retries)
 cells, page_numbers, layouts = reads(strip.cells), reads(strip.numbers), reads(queries.layouts)
 layout, docling, page_texts = reads(queries.layout_json), reads(queries.docling_document), reads(queries.page_texts)
+result_by_page, tables_as_csv = reads(outputs.by_page), reads(outputs.tables_as_csv)
+embedded_picture = reads(outputs.embedded_picture)
 archive, manifest = reads(archives.archive), reads(archives.manifest)
 pictures_folder, page_shape = reads(archives.pictures_folder), reads(page_pictures.shape)
 figures, last_hour, pages_by_minute = reads(queries.figures), reads(backlog.last_hour), reads(backlog.pages_by_minute)
@@ -365,6 +389,20 @@ def searchable_pdf(
     """
     with a_child(caller):
         return searchable.searchable_pdf(caller.context, document_id, wanted, progress)
+
+
+@operation(Scope.READ)
+def result(caller: Caller, document_id: str, form: Format = Format.MD, *, markers: bool = True) -> bytes:
+    """Return the result in a format. HTML embeds the pictures that were saved, up to 20 MB; the PDF may take as long as
+    `searchable_pdf`.
+
+    `markers`: keep the comment with its number before each page of Markdown, and the rule between pages. Raises
+    `UserError` without a result, and `Refused` during too many other calls.
+    """
+    if form is Format.PDF:
+        return searchable_pdf.by(caller, document_id).read_bytes()
+    with _EXPORTS.one(caller.id):
+        return outputs.content(caller.context, document_id, form, markers=markers)
 
 
 @operation(Scope.WRITE)

@@ -1,13 +1,15 @@
 """`penstock convert` on good input: its results, their places, its messages, and no page paid for twice."""
 
+import json
 import os
 import shutil
 
+import pypdfium2
 import pytest
 
 from tests.support.cli import Cli, new_pdf, plain
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.samples import picture_of
+from tests.support.samples import picture_of, scanned_pdf
 
 
 def test_result_and_manifest_are_written_to_the_current_folder(cli: Cli) -> None:
@@ -43,6 +45,35 @@ def test_a_repeated_command_converts_only_changes_and_keeps_files_of_the_user(cl
     edited = cli.run("convert", "report.pdf")
     assert (edited.code, result.read_text()) == (1, "mine")
     assert "report.md was edited, and is kept, but it was made with other options (pages): use --force" in edited.err
+
+
+def test_several_formats_pages_and_tables_are_written_at_once_and_stay_up_to_date(cli: Cli) -> None:
+    scanned_pdf(cli.cwd / "scan.pdf", ["Searchable words", "of a scan"])
+    command = ("convert", "scan.pdf", "--format", "md,html", "--format", "txt,pdf", "--split", "pages")
+    result = cli.run(*command, "--tables", "csv", "--no-page-markers")
+    assert result.code == 0, result.err
+    written = sorted(path.relative_to(cli.cwd).as_posix() for path in cli.cwd.rglob("*") if path.is_file())
+    assert written == [
+        "scan.html",
+        "scan.manifest.json",
+        "scan.md",
+        "scan.pages/scan-0001.html",
+        "scan.pages/scan-0001.md",
+        "scan.pages/scan-0001.txt",
+        "scan.pdf",
+        "scan.searchable.pdf",
+        "scan.txt",
+    ]
+    with pypdfium2.PdfDocument(cli.cwd / "scan.searchable.pdf") as document:
+        assert "Searchable words" in document[0].get_textpage().get_text_range()
+    assert "<!--" not in (cli.cwd / "scan.md").read_text()
+    facts = json.loads((cli.cwd / "scan.manifest.json").read_text())
+    assert (facts["searchable_pdf"]["pages"], facts["searchable_pdf"]["pdfa"]) == ([1], "2b")
+    again = cli.run(*command, "--tables", "csv", "--no-page-markers")
+    assert (again.code, again.err) == (0, "4 files: 4 up to date, nothing to do.\n")
+    folder = cli.run("convert", ".", "-o", "texts")  # results are no inputs
+    assert (folder.code, [path.name for path in (cli.cwd / "texts").glob("*.md")]) == (0, ["scan.md"])
+    assert "several formats need a folder" in cli.run("convert", "scan.pdf", "--format", "md,txt", "-o", "-").err
 
 
 def test_dash_sends_the_text_and_nothing_else_to_standard_output(cli: Cli) -> None:

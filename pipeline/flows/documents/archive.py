@@ -4,12 +4,14 @@ import json
 import zipfile
 from collections.abc import Iterator
 from io import RawIOBase
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents import files, queries
+from pipeline.flows.documents import files, outputs, queries
 from pipeline.flows.documents.views import DocumentView
+from pipeline.reading.export.formats import Format
 from pipeline.reading.files.inputs import manifest_path
 from pipeline.reading.files.source import safe_stem
 from pipeline.storage.context import Context
@@ -19,13 +21,21 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 _HIDDEN = ("merged_path", "source_path", "worker_id")
 
 
-def archive(context: Context, document_id: str) -> Iterator[bytes]:
-    """Return an iterator over the bytes of the ZIP archive, which it makes as it goes.
+def archive(context: Context, document_id: str, *, split: bool = False, tables: bool = False) -> Iterator[bytes]:
+    """Return an iterator over the bytes of the ZIP archive, which it makes as it goes. `split`: with the Markdown of
+    each page as a file; `tables`: with each table as CSV.
 
     Raises `UserError` at once if the document is unknown or has no result.
     """
     document = queries.document(context, document_id)
-    return _zipped(_contents(context, document, document.result_path, safe_stem(document.filename)))
+    stem = safe_stem(document.filename)
+    return _zipped(
+        chain(
+            _contents(context, document, document.result_path, stem),
+            _pages(context, document_id, stem) if split else (),
+            _tables(context, document_id, stem) if tables else (),
+        )
+    )
 
 
 def manifest(context: Context, document_id: str) -> dict[str, Any]:
@@ -67,6 +77,17 @@ def _contents(context: Context, document: DocumentView, merged: Path, stem: str)
     if (facts := _manifest(merged)) is not None:
         yield f"{stem}.manifest.json", json.dumps(facts, indent=2, ensure_ascii=False).encode()
     yield f"{stem}.json", json.dumps(queries.layout_json(context, document.id), ensure_ascii=False).encode()
+
+
+def _pages(context: Context, document_id: str, stem: str) -> Iterator[tuple[str, bytes]]:
+    for number, content in outputs.by_page(context, document_id, Format.MD):
+        linked = content.replace(f"]({files.PICTURES}/".encode(), f"](../{files.PICTURES}/".encode())
+        yield f"{stem}.pages/{stem}-{number:04d}.md", linked
+
+
+def _tables(context: Context, document_id: str, stem: str) -> Iterator[tuple[str, bytes]]:
+    for page, number, content in outputs.tables_as_csv(context, document_id):
+        yield f"{stem}.tables/{stem}-p{page:04d}-{number}.csv", content
 
 
 class _Pieces(RawIOBase):

@@ -182,14 +182,19 @@ def docling_document(
     `picture` gets the link of a picture, and returns its `data:` URI, or None to leave its data out. Raises
     `UnknownDocument`.
     """
-    view = document(context, document_id)
-    layout = layout_json(context, document_id)
+    return as_docling(document(context, document_id), layout_json(context, document_id), picture)
+
+
+def as_docling(
+    view: DocumentView, layout: dict[str, Any], picture: docling.PictureData = lambda _: None
+) -> dict[str, Any]:
+    """Return the pages of `layout`, which `layout_json` returned, in the format of the Docling project."""
     # The id fits Docling's 64-bit hash, and identifies content and options.
     return docling.document(
         layout["pages"],
         filename=view.filename,
         mimetype=MIME_TYPES[view.type],
-        digest=int(document_id, 16),
+        digest=int(view.id, 16),
         picture=picture,
     )
 

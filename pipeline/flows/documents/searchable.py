@@ -51,7 +51,7 @@ def searchable_pdf(
         return path
     source = files.source_path(context.settings, document_id, document.type)
     if not source.exists():
-        raise UserError(f"the file of document {document_id} is not stored any more", code="no_source")
+        raise UserError(f"the file of document {document_id} is not stored any more", code="no_picture")
     try:
         _make(context, document, source, path, wanted, progress)
     except UnitError as error:

@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Callable
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pipeline.reading.export.formats import Format
 
 if TYPE_CHECKING:
     from pipeline.settings import Settings
@@ -15,38 +16,34 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard outpu
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="List at most this many.")]
 
 
-class Format(StrEnum):
-    """The format of a result: Markdown, the blocks of each page with their boxes, or these as a DoclingDocument."""
-
-    MD = "md"
-    JSON = "json"
-    DOCLING = "docling"
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of files in this format."""
-        return ".docling.json" if self is Format.DOCLING else f".{self}"
+def formats_of(names: str) -> tuple[Format, ...]:
+    """The formats of these names, separated by commas. Raises `typer.BadParameter`."""
+    found = [name.strip().lower() for name in names.split(",")]
+    if unknown := [name for name in found if name not in list(Format)]:
+        raise typer.BadParameter(f"Penstock does not write {unknown[0]!r}: choose {_NAMES.replace('|', ', ')}.")
+    return tuple(map(Format, found))
 
 
 def format_of(name: str) -> Format:
     """The format of this name. Raises `typer.BadParameter`."""
-    try:
-        return Format(name.lower())
-    except ValueError:
-        raise typer.BadParameter(
-            f"Penstock does not write {name!r}: choose md (Markdown), json (blocks with "
-            "their boxes) or docling (a DoclingDocument)."
-        ) from None
+    found = formats_of(name)
+    if len(found) > 1:
+        raise typer.BadParameter("name one format")
+    return found[0]
 
 
-AsFormat = Annotated[
-    Format,
-    typer.Option(
-        "--format",
-        parser=format_of,
-        metavar="md|json|docling",
-        help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.",
-    ),
+_NAMES = "|".join(Format)
+_ABOUT = (
+    "md: Markdown; json: blocks with their boxes; html; docling: a DoclingDocument; txt: plain text; pdf: the file "
+    "itself, searchable."
+)
+AsFormat = Annotated[Format, typer.Option("--format", parser=format_of, metavar=_NAMES, help=_ABOUT)]
+AsFormats = Annotated[
+    list[str] | None,
+    typer.Option("--format", metavar=_NAMES, help=f"{_ABOUT} Several with commas. Default: md."),
+]
+NoMarkers = Annotated[
+    bool, typer.Option("--no-page-markers", help="Markdown without the comments and rules between its pages.")
 ]
 
 

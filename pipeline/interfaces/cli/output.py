@@ -16,6 +16,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pipeline.engine.control_characters import json_escaped, printable, printable_line
+from pipeline.engine.errors import UserError
 from pipeline.engine.views import plain
 
 _TAG = re.compile(r"\[(/?)(bold|dim|red|green|yellow|magenta|cyan)\]")
@@ -111,6 +112,17 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """Write a result to standard output: unchanged to a file or program, printable on a terminal."""
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+def print_content(content: bytes, *, binary: bool) -> None:
+    """Write a result to standard output, as `print_text` does. Raises `UserError` for a binary one on a terminal."""
+    if not binary:
+        print_text(content.decode())
+    elif sys.stdout.isatty():
+        raise UserError("this format is not for a terminal: name a file with -o", code="usage")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
 
 
 def confirm(question: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from anyio.to_thread import run_sync
@@ -24,6 +24,8 @@ from pipeline.interfaces.rest.documents import PATH
 from pipeline.operations import documents
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
+from pipeline.reading.export.formats import Format
+from pipeline.reading.files.inputs import result_name
 from pipeline.reading.files.source import safe_stem
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader, responses=documented(404))
@@ -40,6 +42,10 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
 _ARCHIVE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": _BINARY}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/markdown": {"schema": {"type": "string"}}}, "description": "The merged Markdown."}
+}
+
+_RESULT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {form.media_type.partition(";")[0]: _BINARY for form in Format}, "description": "The result."}
 }
 
 
@@ -149,6 +155,30 @@ def download_json(caller: ByCaller, document_id: HexId) -> Response:
     )
 
 
+@router.get("/{document_id}/result", responses={**_RESULT, **documented(409)}, response_class=Response)
+def download_result(
+    caller: ByCaller,
+    document_id: HexId,
+    form: Annotated[Format, Query(alias="format")] = Format.MD,
+    page_markers: Annotated[bool, Query(description="Keep the marks between the pages of Markdown.")] = True,
+) -> Response:
+    """Download the result in a format; `pdf` is the submitted file with an invisible text layer.
+
+    The first request for a PDF makes it: milliseconds for each page that was recognised, seconds for each page that a
+    model read.
+    """
+    document = documents.status.by(caller, document_id)
+    if form is Format.PDF and document.merged_path:
+        # A file of any size is streamed.
+        path = documents.searchable_pdf.by(caller, document_id)
+        return FileResponse(path, media_type=form.media_type, filename=result_name(document.filename, form.suffix))
+    content = documents.result.by(caller, document_id, form, markers=page_markers)
+    name = quote(result_name(document.filename, form.suffix))
+    return Response(
+        content, media_type=form.media_type, headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
+    )
+
+
 @router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])
 def show_manifest(caller: ByCaller, document_id: HexId) -> dict[str, Any]:
     """Show the manifest: the document, each page with its attempts, and the totals, without texts."""
@@ -156,12 +186,18 @@ def show_manifest(caller: ByCaller, document_id: HexId) -> dict[str, Any]:
 
 
 @router.get("/{document_id}/archive", responses={**_ARCHIVE, **documented(409)}, response_class=StreamingResponse)
-def download_archive(caller: ByCaller, document_id: HexId) -> StreamingResponse:
+def download_archive(
+    caller: ByCaller,
+    document_id: HexId,
+    split: Annotated[Literal["pages"] | None, Query(description="With the Markdown of each page as a file.")] = None,
+    tables: Annotated[Literal["csv"] | None, Query(description="With each table as a CSV file.")] = None,
+) -> StreamingResponse:
     """Download a ZIP archive: Markdown, its linked pictures, the blocks of all pages, the manifest."""
     document = documents.status.by(caller, document_id)
     name = quote(f"{safe_stem(document.filename)}.zip")
     headers = {"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
-    return StreamingResponse(documents.archive.by(caller, document_id), media_type="application/zip", headers=headers)
+    pieces = documents.archive.by(caller, document_id, split=split is not None, tables=tables is not None)
+    return StreamingResponse(pieces, media_type="application/zip", headers=headers)
 
 
 @router.get("/{document_id}/pictures")

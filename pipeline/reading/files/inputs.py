@@ -1,7 +1,7 @@
 """Find the files to convert in folders, and tell them from results of earlier conversions."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pipeline.engine.errors import UserError
@@ -22,6 +22,12 @@ MANIFEST_SUFFIX = ".manifest.json"
 """The suffix of a manifest, which lies beside its result."""
 RECORDS = "results"
 """A manifest's key for the records of results, by file name: several formats share a manifest."""
+
+FILES = "files"
+"""The manifest's key for the names of the results that share it."""
+_SEARCHABLE = ".searchable.pdf"
+_OTHER_SUFFIXES = (_SEARCHABLE, ".html", ".txt")
+_FOLDERS = frozenset({".pictures", ".pages", ".tables"})
 
 
 def discover(paths: Sequence[Path]) -> list[Path]:
@@ -60,7 +66,7 @@ def is_input_name(path: Path) -> bool:
 
 
 def _is_input(path: Path, root: Path) -> bool:
-    return is_input_name(path) and is_file_below(path, root) and not _is_recorded(path)
+    return is_input_name(path) and is_file_below(path, root) and not _is_result(path)
 
 
 def is_input_below(path: Path, folder: Path) -> bool:
@@ -77,7 +83,7 @@ def is_other_below(path: Path, folder: Path) -> bool:
 def _is_shown(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not hidden and not any(
-        _is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents
+        _is_beside(parent) for parent in path.parents if parent != folder and folder in parent.parents
     )
 
 
@@ -95,32 +101,39 @@ def _inputs_below(folder: Path) -> list[Path]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     for parent, folders, names in walk(folder):  # Linked folders are not entered.
-        folders[:] = [name for name in folders if not name.startswith(".") and not _is_pictures(Path(parent, name))]
+        folders[:] = [name for name in folders if not name.startswith(".") and not _is_beside(Path(parent, name))]
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 
 
-def _is_pictures(folder: Path) -> bool:
-    """Whether a folder holds the pictures of a result, which are not inputs."""
-    return folder.suffix == ".pictures" and folder.with_suffix(MANIFEST_SUFFIX).exists()
+def _is_beside(folder: Path) -> bool:
+    """Whether a folder holds the pictures, pages or tables of a result, which are not inputs."""
+    return folder.suffix in _FOLDERS and folder.with_suffix(MANIFEST_SUFFIX).exists()
 
 
 def _is_result(path: Path) -> bool:
-    """Whether a file is a result of Penstock: it has a manifest, or is a manifest."""
-    return path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists() or _is_recorded(path)
+    """Whether a file is a result of Penstock: it has a manifest, or is a manifest. The manifest of `a.pdf` says nothing
+    about an `a.html` that it does not name."""
+    manifest = manifest_path(path)
+    if path.name.endswith(MANIFEST_SUFFIX) or not manifest.exists():
+        return path.name.endswith(MANIFEST_SUFFIX)
+    is_plain = path.name.endswith(_SEARCHABLE) or not (is_input_name(path) or path.suffix in _OTHER_SUFFIXES)
+    return is_plain or path.name in _written(manifest)
 
 
-def _is_recorded(path: Path) -> bool:
-    """Whether the manifest beside a file with the suffix of inputs, such as `a.html`, names the file as a result."""
+def _written(manifest: Path) -> Collection[str]:
+    """Return the names of the results that a manifest names."""
     try:
-        facts = json.loads(path.with_suffix(MANIFEST_SUFFIX).read_bytes())
-        return path.name in facts[RECORDS]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+        facts = json.loads(manifest.read_bytes())
+        return [str(name) for key in (FILES, RECORDS) for name in facts.get(key) or ()]
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
+        return ()
 
 
 def manifest_path(result: Path) -> Path:
-    """Return the path of the manifest beside a result, a Markdown or JSON file. Neither need exist."""
-    return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
+    """Return the path of the manifest beside a result, in any format. Neither need exist."""
+    name = result.name.removesuffix(".md").removesuffix(".json")
+    suffix = next((suffix for suffix in _OTHER_SUFFIXES if name.endswith(suffix)), "") if name == result.name else ""
+    return result.with_name(f"{name.removesuffix(suffix)}{MANIFEST_SUFFIX}")
 
 
 def result_name(filename: str, suffix: str = ".md") -> str:

@@ -99,9 +99,9 @@ def storage_error(error: OSError, path: Path) -> UserError:
 
 
 @contextmanager
-def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
-    """Write `text` to a temporary file beside `path`, and yield a function that moves it to `path`; remove it if that
-    is never called.
+def staged(path: Path, content: str | bytes, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
+    """Write `content` to a temporary file beside `path`, and yield a function that moves it to `path`; remove it if
+    that is never called.
 
     Call the function inside a database transaction, so that only the transaction's winner replaces `path`.
     """
@@ -114,8 +114,8 @@ def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iter
             temporary.replace(path)
 
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(mode)
@@ -126,5 +126,5 @@ def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iter
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, replacing its file in one step; after an error the old file is unchanged."""
-    with staged_text(path, text) as place:
+    with staged(path, text) as place:
         place()

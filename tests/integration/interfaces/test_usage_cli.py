@@ -19,7 +19,7 @@ def code(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 WRONG: list[tuple[str, ...]] = [
     ("convert", "x.pdf", "--provider", "nope"),
-    ("convert", "x.pdf", "--format", "html"),
+    ("convert", "x.pdf", "--format", "doc"),
     ("kb", "create", " "),
     ("convert", "x.pdf", "--pages", "abc"),
     ("convert", "x.pdf", "--page-range", "5-1"),
@@ -57,6 +57,6 @@ def test_missing_things_end_with_one(
 def test_an_unsupported_format_is_refused_in_words(
     context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code(monkeypatch, "convert", "x.pdf", "--format", "html")
+    code(monkeypatch, "convert", "x.pdf", "--format", "md,doc")
     message = " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
-    assert "does not write 'html': choose md (Markdown), json (blocks with their boxes) or docling" in message
+    assert "does not write 'doc': choose md, json, html, docling, txt, pdf" in message

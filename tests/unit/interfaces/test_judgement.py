@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.submission import Options
-from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert.inbox import Inbox
 from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.judgement import Verdict, judge
@@ -21,6 +20,7 @@ from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.convert.run import finish
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.results import Origin, Record, sha256, write
+from pipeline.reading.export.formats import Format
 from pipeline.reading.files.inputs import manifest_path
 
 
@@ -49,8 +49,9 @@ class Folder:
             status=status,
             pictures_folder=pictures if pictures.exists() else None,
             manifest_path=stored,
-            read_text=lambda: text,
-            layout=lambda: {"version": 1, "document": {}, "pages": []},
+            result=lambda form, markers: (
+                text if form is Format.MD else '{"version": 1, "document": {}, "pages": []}'
+            ).encode(),
             merged_path="somewhere",
             outdated=False,
             completed_count=1,
@@ -202,12 +203,12 @@ def test_a_record_with_wrong_types_is_ignored(folder: Folder, lie: dict[str, Any
 
 
 def test_a_document_deleted_during_the_conversion_fails_its_own_file_alone(folder: Folder) -> None:
-    def fail() -> str:
+    def fail(*_: object, **__: object) -> bytes:
         raise UserError("there is no document 1", code="unknown_document")
 
     job = Job(Target(folder.source, folder.result))
     job.document = document = folder.document("")
-    document.read_text = fail
+    document.result = fail
     finish(job, document, Wish(Options()))
     assert (job.error, job.written) == ("there is no document 1", None)
 
@@ -221,8 +222,8 @@ def test_a_watched_file_without_read_permission_is_refused_with_a_message(
     monkeypatch.setattr(Wish, "origin", refuse)
     messages: list[str] = []
     progress = Mock(note=messages.append)
-    inbox = Inbox(folder.source.parent, folder.result.parent, Wish(Options()), progress)
-    inbox._take(folder.source)
+    inbox = Inbox(folder.source.parent, folder.result.parent, Wish(Options()), [Format.MD], progress)
+    inbox._take(folder.source, Format.MD)
     assert messages == [f"{folder.source}: [red]REFUSED[/red]: no permission: {folder.source}"]
     assert inbox.summary == "0 written, 1 refused."
 
@@ -231,7 +232,7 @@ def test_named_pipe_is_nothing_to_read_from(folder: Folder) -> None:
     pipe = folder.path / "pipe.pdf"
     os.mkfifo(pipe)
     with pytest.raises(OSError):
-        Wish(Options()).origin(pipe)
+        Wish(Options()).origin(pipe, Format.MD)
 
 
 def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> None:
@@ -247,8 +248,9 @@ def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> N
 def finished(folder: Folder, *, force: bool = False, form: Format = Format.MD) -> Job:
     """Finish a job for `in/a.pdf`, which writes its result or keeps the old one."""
     document = folder.document("text")
-    job = Job(Target(folder.source, folder.result.with_suffix(form.suffix)), origin=folder.origin(), document=document)
-    finish(job, document, Wish(Options(), form, force=force))
+    target = Target(folder.source, folder.result.with_suffix(form.suffix))
+    job = Job(target, form, origin=folder.origin(), document=document)
+    finish(job, document, Wish(Options(), force=force))
     return job
 
 

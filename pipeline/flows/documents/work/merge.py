@@ -18,7 +18,7 @@ from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.reading.files.inputs import manifest_path
-from pipeline.reading.files.user_file import staged_text
+from pipeline.reading.files.user_file import staged
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ def write_result(context: Context, document: Any) -> None:
         place_manifest()
 
     with (
-        staged_text(path, text) as place_text,
-        staged_text(manifest_path(path), facts) as place_manifest,
+        staged(path, text) as place_text,
+        staged(manifest_path(path), facts) as place_manifest,
     ):
         context.db.run(commit)

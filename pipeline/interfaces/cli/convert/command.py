@@ -1,5 +1,6 @@
 """`penstock convert`: files in, Markdown out."""
 
+import os
 import shutil
 import sys
 import tempfile
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.command import AsFormat, Format, all_settings
+from pipeline.interfaces.cli.command import AsFormats, NoMarkers, all_settings
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.job import FAILED, Job, line, not_unpacked, orphaned, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
-from pipeline.interfaces.cli.output import err, print_json, print_text
+from pipeline.interfaces.cli.output import err, print_content, print_json
+from pipeline.reading.export.formats import Format
 
 if TYPE_CHECKING:
     from pipeline.reading.text.zip_archive import Entry
@@ -66,7 +68,10 @@ def convert(
         bool, typer.Option("--fresh", help="Convert again, even if Penstock has converted the same file before.")
     ] = False,
     no_cache: given.NoCache = False,
-    format_: AsFormat = Format.MD,
+    format_: AsFormats = None,
+    split: given.Split = "",
+    tables: given.Tables = "",
+    no_page_markers: NoMarkers = False,
     pictures: given.Pictures = False,
     password: Annotated[bool, typer.Option("--password", help="Ask for the password of encrypted PDFs.")] = False,
     password_file: Annotated[
@@ -85,8 +90,8 @@ def convert(
 
     A manifest beside each result, report.manifest.json, records its source and options. So you can run the command
     again: it converts new and changed files, and keeps results that are up to date or that you edited.
-    With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
-    [bold]--format docling[/bold] writes them to report.docling.json, for programs that read Docling's format.
+    [bold]--format md,json,pdf[/bold] writes report.md, report.json (the blocks of each page with their boxes) and
+    report.searchable.pdf: the file itself, whose scanned pages you can search and select.
 
     At a terminal, the command asks for the password of an encrypted PDF. Penstock stores a copy that needs none, and
     forgets the password.
@@ -104,7 +109,8 @@ def convert(
 
     if force and keep:
         raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
-    output = _output(inputs, output, as_json=as_json)
+    forms, shape = given.forms_of(format_), given.shape_of(split, tables, markers=not no_page_markers)
+    output = _output(inputs, output, forms, as_json=as_json)
     all_settings()
     opens = given.read_password(ask=password, file=password_file, stdin_is_taken=_STDIN in inputs)
 
@@ -123,11 +129,15 @@ def convert(
             budget=budget,
             password=opens,
         )
-        return given.Wish(options, format_, force, keep)
+        return given.Wish(options, shape, force, keep)
 
     wanted = wish() if provider or model or pages or escalate or budget else None
     with _received(inputs) as sources, _unpacked(sources) as archives:
-        jobs = [Job(target) for target in plan(sources, output, format_.suffix, archives)]
+        targets = [plan(sources, output, form.suffix, archives) for form in forms]
+        # A file's formats follow one another, so that its lines do.
+        jobs = [
+            Job(target, form) for same in zip(*targets, strict=True) for target, form in zip(same, forms, strict=True)
+        ]
         # If no option can be wrong, start the stack while this command imports its modules.
         starts = wanted is None and _has_news(jobs, force=force)
         with stack_on_demand() if starts else nullcontext() as demanded:
@@ -137,15 +147,19 @@ def convert(
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _output(inputs: Sequence[Path], output: str, *, as_json: bool) -> str:
+def _output(inputs: Sequence[Path], output: str, forms: Sequence[Format], *, as_json: bool) -> str:
     """Return `output`; if it is empty and an input is standard input, `-` for standard output. Raises `UserError` if
-    the JSON report would go to standard output too."""
+    the JSON report would go to standard output too, or if several formats have one output."""
     from pipeline.interfaces.cli.convert.targets import STDOUT
 
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
+    if len(forms) > 1 and output and not output.endswith(os.sep) and (output == STDOUT or not Path(output).is_dir()):
+        raise UserError(f"several formats need a folder: -o {'FOLDER' if output == STDOUT else output}/", code="usage")
     if all(path is not _STDIN for path in inputs):
         return output
+    if len(forms) > 1 and not output:
+        raise UserError("several formats of standard input need a folder: name one with -o", code="usage")
     if as_json and not output:
         raise UserError("--json and - both write to standard output: name a file with -o", code="usage")
     return output or STDOUT
@@ -273,7 +287,7 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
 
     if job.target.exists and not wish.force:
         try:
-            job.origin = wish.origin(job.target.source, job.target.inside)
+            job.origin = wish.origin(job.target.source, job.form, job.target.inside)
         except OSError:
             return  # the job then reports why the file cannot be read
         job.judgement = judge(job.target, job.origin, keep=wish.keep, redo=wish.redo)
@@ -306,4 +320,5 @@ def _print_result(jobs: Sequence[Job], left_out: Sequence[Path], refused: Mappin
         return
     for sentence in report(jobs):
         err.print(sentence, soft_wrap=True)
-    print_text("".join(job.text for job in jobs))
+    for job in jobs:
+        print_content(job.content, binary=job.form is Format.PDF)

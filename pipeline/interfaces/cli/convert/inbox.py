@@ -5,14 +5,14 @@ The command keeps no state: the manifests beside the results record finished wor
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline.engine.nouns import count
-from pipeline.interfaces.cli.command import AsFormat, Format
+from pipeline.interfaces.cli.command import AsFormats, NoMarkers
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.convert.job import Job, line, passed_over
@@ -20,6 +20,7 @@ from pipeline.interfaces.cli.convert.judgement import Verdict, judge
 from pipeline.interfaces.cli.convert.run import finish, submit
 from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.reading.export.formats import Format
 
 LOOK_EVERY_S = 1.0
 
@@ -31,7 +32,10 @@ def watch(
     provider: given.Provider = "",
     model: given.Model = "",
     allow_partial: given.AllowPartial = False,
-    format_: AsFormat = Format.MD,
+    format_: AsFormats = None,
+    split: given.Split = "",
+    tables: given.Tables = "",
+    no_page_markers: NoMarkers = False,
     pictures: given.Pictures = False,
     escalate: given.Escalate = "",
     budget: given.Budget = "",
@@ -57,8 +61,9 @@ def watch(
     from pipeline.standalone.stack import using_stack
 
     check_folder(output)
+    shape = given.shape_of(split, tables, markers=not no_page_markers)
     options = Options(pages, provider, model, allow_partial, pictures=pictures, escalate=escalate, budget=budget)
-    wish = given.Wish(options, format_)
+    wish = given.Wish(options, shape)
     root = folder.resolve()
 
     def concerns(path: Path) -> bool:
@@ -74,7 +79,7 @@ def watch(
         inbox = None
         try:
             with Progress(stack, interrupted=ended, patience_s=0) as progress:
-                inbox = Inbox(folder, Path(output), wish, progress, left_out)
+                inbox = Inbox(folder, Path(output), wish, given.forms_of(format_), progress, left_out)
                 for paths in batches:
                     inbox.turn(folder / path.relative_to(root) for path in paths if concerns(path))
         except KeyboardInterrupt:
@@ -88,8 +93,15 @@ class Inbox:
     """The files of a watched folder, from their arrival to their results."""
 
     def __init__(
-        self, folder: Path, output: Path, wish: given.Wish, progress: Progress, left_out: Iterable[Path] = ()
+        self,
+        folder: Path,
+        output: Path,
+        wish: given.Wish,
+        forms: Sequence[Format],
+        progress: Progress,
+        left_out: Iterable[Path] = (),
     ) -> None:
+        self._forms = forms
         self._folder = folder
         self._output = output
         self._wish = wish
@@ -123,20 +135,22 @@ class Inbox:
             self._progress.note(passed_over(others))
         until = time.monotonic() + LOOK_EVERY_S
         while self._arrived and time.monotonic() < until:
-            self._take(self._arrived.popleft())
+            source = self._arrived.popleft()
+            for form in self._forms:
+                self._take(source, form)
         if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
             self._check_inbox()
             self._looked_at = time.monotonic()
 
-    def _take(self, source: Path) -> None:
+    def _take(self, source: Path, form: Format) -> None:
         from pipeline.interfaces.cli.convert.targets import Target, target_path
 
         below = source.parent.relative_to(self._folder)
-        path = target_path(self._output, below, source, self._wish.form.suffix)
-        job = Job(Target(source, path))
+        path = target_path(self._output, below, source, form.suffix)
+        job = Job(Target(source, path), form)
         other = self._open.get(path)
         try:
-            job.origin = self._wish.origin(source)
+            job.origin = self._wish.origin(source, form)
             job.judgement = judge(job.target, job.origin)
         except PermissionError as error:
             job.error = f"no permission: {error.filename}"

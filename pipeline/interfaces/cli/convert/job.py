@@ -10,6 +10,7 @@ from pipeline.engine.nouns import count
 from pipeline.engine.views import money
 from pipeline.interfaces.cli.convert.judgement import Judgement, Verdict
 from pipeline.interfaces.cli.output import one_line, state
+from pipeline.reading.export.formats import Format
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.convert.targets import Target
@@ -29,6 +30,7 @@ class Job:
     """One input, its output, and its state."""
 
     target: "Target"
+    form: Format = Format.MD
     origin: "Origin | None" = None
     """The source and options of the result, once the source has been read."""
     judgement: Judgement = Judgement(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
@@ -38,8 +40,8 @@ class Job:
     """The error's code, if the file was refused."""
     ended: bool = False
     written: Path | None = None
-    text: str = ""
-    """The text for standard output, written once the bars are gone."""
+    content: bytes = b""
+    """The result for standard output, written once the bars are gone."""
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
     label: str = ""

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.interfaces.cli.command import Format
     from pipeline.interfaces.cli.convert.targets import Target
     from pipeline.interfaces.cli.results import Origin, Record
     from pipeline.operations.documents import Document
+    from pipeline.reading.export.formats import Format, Shape
 
 
 class Verdict(StrEnum):
@@ -57,11 +57,11 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, redo: bool 
     return _kept(but_kept + but, behind=not keep and bool(news or not record))
 
 
-def judge_pictures(document: "Document", path: Path, form: "Format") -> Judgement:
-    """Judge the pictures of a result: KEPT if they would replace other files, else CONVERT."""
-    from pipeline.interfaces.cli.results import pictures_in_the_way
+def judge_folders(document: "Document", path: Path, form: "Format", shape: "Shape") -> Judgement:
+    """Judge the folders beside a result: KEPT if their files would replace others, else CONVERT."""
+    from pipeline.interfaces.cli.results import in_the_way
 
-    why = pictures_in_the_way(document, path, form)
+    why = in_the_way(document, path, form, shape)
     return _kept(why, behind=True) if why else Judgement(Verdict.CONVERT)
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ import typer
 
 from pipeline.engine.control_characters import printable_line
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.command import Format, all_settings
+from pipeline.interfaces.cli.command import all_settings, formats_of
 from pipeline.interfaces.cli.output import err
+from pipeline.reading.export.formats import Format, Shape
 
 if TYPE_CHECKING:
     from pipeline.flows.documents.submission import Options
@@ -85,12 +87,34 @@ def read_password(*, ask: bool, file: str, stdin_is_taken: bool) -> str:
     return password
 
 
+Split = Annotated[
+    str, typer.Option(metavar="pages", help="pages: also write a file for each page, NAME.pages/NAME-0001.md.")
+]
+Tables = Annotated[
+    str, typer.Option(metavar="csv", help="csv: also write each table as a file, NAME.tables/NAME-p0001-1.csv.")
+]
+
+
+def forms_of(formats: Sequence[str] | None) -> tuple[Format, ...]:
+    """The formats of an option that may be repeated, each once; Markdown without the option. Raises
+    `typer.BadParameter`."""
+    return tuple(dict.fromkeys(form for named in formats or [] for form in formats_of(named))) or (Format.MD,)
+
+
+def shape_of(split: str, tables: str, *, markers: bool) -> Shape:
+    """The parts of a result by its options. Raises `UserError` for unknown ones."""
+    for option, value, only in (("--split", split, "pages"), ("--tables", tables, "csv")):
+        if value not in {"", only}:
+            raise UserError(f"{option} takes {only}, not {value}", code="usage")
+    return Shape(markers, split=bool(split), tables=bool(tables))
+
+
 @dataclass(frozen=True)
 class Wish:
     """How to convert, and what to do with existing results. Raises `UserError` for options that suit no file."""
 
     options: "Options"
-    form: Format = Format.MD
+    shape: Shape = Shape()  # noqa: RUF009  # it is frozen
     force: bool = False
     """Replace every existing result."""
     keep: bool = False
@@ -117,8 +141,9 @@ class Wish:
         """Whether to convert files whose results are up to date."""
         return self.options.fresh or not self.options.use_cache
 
-    def origin(self, source: Path, label: Path | None = None) -> "Origin":
-        """The record of a result of `source`: its hash and these options. `label`: its path to record, if another.
+    def origin(self, source: Path, form: Format, label: Path | None = None) -> "Origin":
+        """The record of a result of `source` in a format: its hash and these options. `label`: its path to record, if
+        another.
 
         Raises `OSError`, also for a file that is not an ordinary one, or is larger than a document may be.
         """
@@ -139,7 +164,8 @@ class Wish:
             "provider": provider,
             "model": registry.model_name(settings, provider, options.model),
             "pictures": options.pictures,
-            "format": self.form.value,
+            "format": form.value,
+            **self.shape.options,
         }
         if options.escalate or options.budget:
             made_with |= {"escalate": options.escalate, "budget": options.budget}

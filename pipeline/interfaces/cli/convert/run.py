@@ -32,10 +32,18 @@ def run(jobs: Sequence[Job], wish: Wish, demanded: "Demand") -> None:
     provider = wish.options.provider or get_settings().provider
 
     last = next((job for job in reversed(jobs) if not job.ended), None)
+    first: dict[Path, Job] = {}
 
     def submit_next(job: Job, progress: Progress) -> None:
         nonlocal wish
-        wish = _submit(job, wish, progress)
+        same = first.setdefault(job.target.source, job)
+        if same is job:
+            wish = _submit(job, wish, progress)
+        else:  # the same file in another format
+            job.started, job.document = same.started, same.document
+            job.error, job.code, job.ended = same.error, same.code, same.ended
+            with suppress(OSError):  # submitting has reported the fault
+                job.origin = job.origin or wish.origin(job.target.source, job.form, job.target.inside)
         if job is last and (sentence := _read_here(jobs, provider)):
             progress.note(sentence)
 
@@ -124,7 +132,7 @@ def submit(job: Job, wish: Wish) -> None:
     job.error, job.code, job.ended = "", "", False
     if job.origin is None:
         with suppress(OSError):  # submitting reports the fault
-            job.origin = wish.origin(job.target.source, job.target.inside)
+            job.origin = wish.origin(job.target.source, job.form, job.target.inside)
     try:
         job.document = documents.submit(job.target.source, wish.options, original=job.target.inside)
     except UserError as error:
@@ -133,12 +141,12 @@ def submit(job: Job, wish: Wish) -> None:
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
     """End the job: write its output, unless its document has none or the target may no longer be replaced. For standard
-    output, only set `job.text`.
+    output, only set `job.content`.
 
     A failure to write ends up in `job.error`.
     """
-    from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_pictures
-    from pipeline.interfaces.cli.results import text_of, write
+    from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_folders
+    from pipeline.interfaces.cli.results import content_of, write
     from pipeline.reading.files.user_file import storage_error
 
     job.ended = True
@@ -147,16 +155,16 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
         return
     try:
         if job.target.path is None:
-            job.text = text_of(document, wish.form, str(document.pictures_folder or ""))
+            job.content = content_of(document, job.form, wish.shape, str(document.pictures_folder or ""))
             return
         if job.origin and not wish.force:
             judgement = judge(job.target, job.origin, keep=wish.keep)
             if judgement.verdict is not Verdict.KEPT:
-                judgement = judge_pictures(document, job.target.path, wish.form)
+                judgement = judge_folders(document, job.target.path, job.form, wish.shape)
             if judgement.verdict is Verdict.KEPT:
                 job.judgement = judgement
                 return
-        write(document, job.target.path, wish.form, job.origin)
+        write(document, job.target.path, job.form, job.origin, wish.shape)
         job.written = job.target.path
     except OSError as error:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))

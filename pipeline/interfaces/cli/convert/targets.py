@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.reading.text.zip_archive import Entry
 
 STDOUT = "-"
-_FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
+_FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json", ".html", ".pdf"})
 """A name with one of these suffixes means a file, not a new folder."""
 
 
@@ -74,6 +74,8 @@ def plan(
     to_file = len(sources) == 1 and not any(path.is_dir() or path in archives for path in inputs)
     if output and to_file and not folder.is_dir() and not output.endswith(os.sep):
         check_writable(folder.parent)
+        if folder.exists() and folder.samefile(sources[0][0]):
+            raise UserError(f"-o {output} is the file to convert: choose another name", code="usage")
         return [Target(sources[0][0], folder)]
     check_folder(output)
     targets = [Target(source, target_path(folder, below, source, suffix), inside) for source, below, inside in sources]

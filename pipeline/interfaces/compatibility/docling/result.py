@@ -1,6 +1,5 @@
 """The results of a task in docling-serve's shapes: JSON for one document, a ZIP file for several."""
 
-import base64
 import json
 import re
 import tempfile
@@ -21,8 +20,6 @@ from pipeline.reading.files.source import safe_stem
 
 Picture = Callable[[str], str | None]
 _PICTURE = re.compile(r"!\[[^\]\n]{0,200}\]\((pictures/page-[0-9]{4,7}-[0-9]{1,3}\.png)\)")
-_LINK = re.compile(r"pictures/(page-[0-9]{4,7}-[0-9]{1,3}\.png)")
-_MAX_EMBEDDED_BYTES = 20_000_000
 _SUFFIXES = {"md": ".md", "json": ".json", "html": ".html", "text": ".txt", "doctags": ".doctags"}
 _MEMORY_BYTES = 1_000_000
 _EXPORTS = AtOnce(16, 8, "exports of documents")
@@ -75,7 +72,7 @@ def _took_s(document: Document) -> float:
 
 def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
     """The document's content by format, for the formats of the task: a dict for `json`, text for the others."""
-    picture = _embedded(caller, document.id) if task.embedded else lambda _: None
+    picture = documents.embedded_picture.by(caller, document.id) if task.embedded else lambda _: None
     by_format: dict[str, Any] = {}
     if "md" in task.formats:
         by_format["md"] = markdown(caller, task, document, picture)
@@ -138,25 +135,3 @@ def archive(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[byt
 
 def _error(text: str, page: int | None) -> dict[str, Any]:
     return {"component_type": "pipeline", "module_name": "penstock", "error_message": text[:2000], "page_no": page}
-
-
-def _embedded(caller: Caller, document_id: str) -> Picture:
-    """A function that turns a link to a picture of the document into a `data:` URI; it returns None for other links,
-    missing files, and pictures beyond `_MAX_EMBEDDED_BYTES` in all."""
-    folder = documents.pictures_folder.by(caller, document_id)
-    known: dict[str, str] = {}
-
-    def uri(link: str) -> str | None:
-        match = _LINK.fullmatch(link)
-        if match is None or folder is None:
-            return None
-        if link not in known:
-            path = folder / match[1]
-            try:
-                fits = path.stat().st_size + sum(map(len, known.values())) <= _MAX_EMBEDDED_BYTES
-                known[link] = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}" if fits else ""
-            except OSError:
-                known[link] = ""
-        return known[link] or None
-
-    return uri

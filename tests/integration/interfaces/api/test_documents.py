@@ -5,21 +5,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pypdfium2
 import pytest
 from PIL import Image
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from pipeline.engine.claims import Owner
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.flow import FLOW
+from pipeline.flows.documents.models import LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.split import split_document
+from pipeline.reading.export.formats import Format
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.documents import insert_document, mentions, set_row, write_output
 from tests.support.opendocuments import open_document, slide
-from tests.support.samples import ENCRYPTED_FOLDER, PASSWORD, encrypted_pdf, text_pdf
+from tests.support.samples import ENCRYPTED_FOLDER, PASSWORD, encrypted_pdf, scanned_pdf, text_pdf
 
 C, F = PageStatus.COMPLETED, PageStatus.FAILED
 
@@ -271,6 +275,43 @@ def test_an_office_file_needs_no_provider_and_has_no_pictures(
     stored = queries.pages(context, document["id"])
     assert [(page.page_source, page.provider) for page in stored] == [(2, "local")]
     problem(api.get(f"{DOCUMENTS}/{document['id']}/pages/1/picture"), 404, "no_picture")
+
+
+def test_the_result_in_every_format(api: TestClient, context: Context) -> None:
+    document = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht über.pdf")
+    url = f"{DOCUMENTS}/{document}/result"
+    problem(api.get(url), 409, "no_result")
+    merged = write_output(context, document, "<!-- Page 1 -->\n\ntext of page 1\n")
+    set_row(context, document, merged_path=merged, type="pdf")
+    with context.db.transaction() as session:
+        session.execute(update(PAGES).values(content="text *of*\n\n| a | b |\n| - | - |\n| =1 | 2 |"))
+    answers = {form: api.get(url, params={"format": form}) for form in Format}
+    assert answers[Format.MD].text.startswith("<!-- Page 1 -->")
+    assert api.get(url, params={"page_markers": False}).text.startswith("text *of*")
+    assert answers[Format.TXT].text == "text of\n\na\tb\n=1\t2\n"
+    assert "<p>text of</p>" in answers[Format.HTML].text
+    assert answers[Format.JSON].json()["pages"][0]["page"] == 1
+    assert answers[Format.DOCLING].json()["schema_name"] == "DoclingDocument"
+    problem(answers[Format.PDF], 404, "no_picture")
+    problem(api.get(url, params={"format": "doc"}), 422, "invalid")
+    assert answers[Format.HTML].headers["content-disposition"].startswith("attachment;")
+    source = context.settings.upload_dir / document / "source.pdf"
+    source.parent.mkdir(parents=True)
+    scanned_pdf(source, ["x"])
+    with context.db.transaction() as session:
+        page_id = session.execute(select(PAGES.c.id)).scalar_one()
+        line = ["Found words", 60, 60, 300, 80, 0, []]
+        layout = {"width": 595, "height": 842, "unit": "pt", "blocks": [], "lines": [line]}
+        session.execute(LAYOUTS.insert().values(page_id=page_id, data=layout))
+    answer = api.get(url, params={"format": "pdf"})
+    assert answer.headers["content-type"] == "application/pdf"
+    assert "bericht%20%C3%BCber.searchable.pdf" in answer.headers["content-disposition"]
+    with pypdfium2.PdfDocument(answer.content) as pdf:
+        assert pdf[0].get_textpage().get_text_range() == "Found words"
+    whole = api.get(f"{DOCUMENTS}/{document}/archive", params={"split": "pages", "tables": "csv"})
+    with zipfile.ZipFile(io.BytesIO(whole.content)) as archive:
+        stem = "bericht über"
+        assert {f"{stem}.pages/{stem}-0001.md"} <= set(archive.namelist())
 
 
 def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient, context: Context, pdf: Path) -> None:

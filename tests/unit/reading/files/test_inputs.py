@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.convert.job import passed_over
-from pipeline.reading.files.inputs import discover, is_input_below, other_files
+from pipeline.reading.files.inputs import discover, is_input_below, manifest_path, other_files
 
 
 def test_a_folder_yields_the_files_below_it_in_order(tmp_path):
@@ -47,6 +47,30 @@ def test_a_folder_without_inputs_is_refused_with_a_message(tmp_path):
     with pytest.raises(UserError) as caught:
         discover([tmp_path / "absent"])
     assert caught.value.code == "missing"
+
+
+def test_results_in_every_format_are_no_inputs_but_files_of_the_same_name_are(tmp_path):
+    for name in (
+        "a.pdf",
+        "a.searchable.pdf",
+        "a.html",
+        "b.pdf",
+        "b.html",
+        "a.pages/a-0001.html",
+        "a.tables/a-p0001-1.csv",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a.manifest.json").write_text('{"files": ["a.html", "a.searchable.pdf"]}')
+    (tmp_path / "b.manifest.json").write_text('{"files": ["b.md"]}')
+    found = {path.name for path in discover([tmp_path])} | {path.name for path in other_files([tmp_path])}
+    assert found == {"a.pdf", "b.pdf", "b.html"}
+    (tmp_path / "a.manifest.json").write_text("[")
+    assert "a.searchable.pdf" not in [path.name for path in discover([tmp_path])]
+    assert {
+        manifest_path(tmp_path / f"a{suffix}").name for suffix in (".md", ".json", ".html", ".txt", ".searchable.pdf")
+    } == {"a.manifest.json"}
+    assert manifest_path(tmp_path / "a.txt.md").name == "a.txt.manifest.json"
 
 
 def test_results_in_a_folder_of_inputs_are_neither_inputs_nor_left_out(tmp_path):
