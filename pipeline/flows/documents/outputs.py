@@ -11,7 +11,7 @@ from pipeline.engine.views import plain
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.views import DocumentView
-from pipeline.reading.export import docling, markup, tables
+from pipeline.reading.export import docling, markup
 from pipeline.reading.export.formats import Format
 from pipeline.storage.context import Context
 
@@ -71,6 +71,8 @@ def _by_page(context: Context, document: DocumentView, form: Format) -> Iterator
 def tables_as_csv(context: Context, document_id: str) -> list[tuple[int, int, bytes]]:
     """Return each table: the number of its page in the submitted file, its place there, from 1, and itself as CSV. A
     table that spans pages is one on each. Raises `UserError` without a result."""
+    from pipeline.reading.export import tables  # noqa: PLC0415  # most callers need no CSV
+
     document = queries.document(context, document_id)
     assert document.result_path
     known, found = queries.layouts(context, document_id), list[tuple[int, int, bytes]]()

@@ -15,7 +15,6 @@ from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.page_pictures import room
 from pipeline.flows.documents.views import DocumentView, PageView
-from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageReader, PageRef
 from pipeline.reading.export.markdown import plain_text
 from pipeline.reading.files.filetype import MIME_TYPES
@@ -152,8 +151,10 @@ def _text(page: PageView, layout: Json) -> Json:
 @contextmanager
 def _reader(context: Context, source: Path) -> Iterator[Callable[[int], Json]]:
     """Yield a function that converts a page of the file on this machine, and returns its layout. The cache keeps it."""
-    folder, converter = files.views_folder(context.settings, source.parent.name), LocalConverter(context.settings)
-    with converter.open(source) as reader:
+    from pipeline.providers.local import LocalConverter  # noqa: PLC0415  # which imports PDFium and Pillow
+
+    folder = files.views_folder(context.settings, source.parent.name)
+    with LocalConverter(context.settings).open(source) as reader:
         yield lambda number: _layout(reader, source, number, folder / f"lines-{number:05d}.json")
 
 
