@@ -40,12 +40,14 @@ class Endpoint(Base):
     """Time of the earliest next delivery; None: at once."""
     tried_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """Time of the latest claim of a delivery: the endpoint with the earliest time is next."""
+    callback: Mapped[str | None] = mapped_column(Text)
+    """JSON of a `rules.callback.Callback`, for an endpoint that gets the messages about one task; None: events."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Delivery(ClaimColumns, Base):
-    """One event on its way to one endpoint. It stores no copy of the event's content."""
+    """One event on its way to one endpoint. Only a callback's has a content: it stores no copy of an event."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -61,7 +63,9 @@ class Delivery(ClaimColumns, Base):
     id: Mapped[int] = mapped_column(RowId, primary_key=True)
     endpoint_id: Mapped[str] = mapped_column(ForeignKey("webhook_endpoints.id", ondelete="CASCADE"))
     seq: Mapped[int | None] = mapped_column(BigInteger)
-    """The event's number; None: a test."""
+    """The event's number; None: a test, or a callback's message."""
+    content: Mapped[str | None] = mapped_column(Text)
+    """A callback's message, as JSON."""
     type: Mapped[str] = mapped_column(String(80))
     status: Mapped[str] = mapped_column(String(20), default=DeliveryStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)

@@ -95,9 +95,10 @@ def endpoint(context: Context, endpoint_id: str) -> EndpointView:
 
 
 def endpoints(context: Context) -> list[EndpointView]:
-    """Return all endpoints in the order of their creation."""
+    """Return all endpoints in the order of their creation, without callbacks of requests."""
     with context.db.read() as session:
-        rows = session.execute(select(ENDPOINTS).order_by(ENDPOINTS.c.created_at, ENDPOINTS.c.id)).all()
+        webhooks = select(ENDPOINTS).where(ENDPOINTS.c.callback.is_(None))
+        rows = session.execute(webhooks.order_by(ENDPOINTS.c.created_at, ENDPOINTS.c.id)).all()
     return [view_of(EndpointView, row) for row in rows]
 
 

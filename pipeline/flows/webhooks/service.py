@@ -1,7 +1,8 @@
 """The flow's commands: create, change, test and delete endpoints, and replay deliveries."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,8 +22,10 @@ from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTIO
 from pipeline.flows.webhooks.plan import SEND
 from pipeline.flows.webhooks.queries import DeliveryView, EndpointView, UnknownDelivery, UnknownEndpoint
 from pipeline.flows.webhooks.rules import message
+from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
+from pipeline.flows.webhooks.work import fanout
 from pipeline.flows.webhooks.work.fanout import lock
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
@@ -55,7 +58,7 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
     most = webhooks_of(context.settings).max_endpoints
 
     def act(tx: Tx) -> EndpointView:
-        if tx.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
+        if _count(tx, ENDPOINTS.c.callback.is_(None)) >= most:
             raise UserError(f"there are {most} webhook endpoints already (webhooks.max_endpoints)", code="too_many")
         row = {
             "id": endpoint_id,
@@ -74,6 +77,59 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
         return view_of(EndpointView, lock(tx, endpoint_id))
 
     return Created(context.db.run(act), secret)
+
+
+def create_callback(context: Context, url: str, callback: Callback) -> str:
+    """Add an endpoint for the messages about a task, and return its id: that of the existing one if the same request
+    came before and still waits. Call `report` then: documents may rest already.
+
+    Raises `UserError` for an invalid address, or with `max_endpoints` open callbacks.
+    """
+    check_url(url)
+    identity = json.dumps([url, callback.task_id, callback.headers], sort_keys=True)
+    most = webhooks_of(context.settings).max_endpoints
+
+    def act(tx: Tx) -> str:
+        opened = (ENDPOINTS.c.description == hashlib.sha256(identity.encode()).hexdigest(), ENDPOINTS.c.active)
+        if existing := tx.execute(select(ENDPOINTS.c.id).where(*opened)).scalar():
+            return str(existing)
+        if _count(tx, ENDPOINTS.c.callback.is_not(None), ENDPOINTS.c.active) >= most:
+            raise UserError(
+                f"{most} callbacks are under way already (webhooks.max_endpoints)", code="too_many_requests"
+            )
+        row = {
+            "id": endpoint_id,
+            "url": url,
+            "secret": "",
+            "types": "[]",
+            "active": True,
+            "description": hashlib.sha256(identity.encode()).hexdigest(),
+            "callback": callback.text,
+            "cursor": outbox.last_seq(tx),
+            "missed": 0,
+            "failures": 0,
+            "created_at": tx.now,
+            "updated_at": tx.now,
+        }
+        if insert_if_absent(tx, ENDPOINTS, row):
+            fanout.send(tx, endpoint_id, [callback.begun()])
+        tx.launch("webhooks", SEND)
+        return endpoint_id
+
+    endpoint_id = f"cb_{uuid4().hex[:16]}"
+    return context.db.run(act)
+
+
+def report(context: Context, endpoint_id: str, states: Sequence[tuple[str, str, Mapping[str, Any]]]) -> None:
+    """Tell a callback of documents, as (id, state's word, facts): it sends messages about those at rest, once each."""
+
+    def act(tx: Tx) -> None:
+        row = _lock(tx, endpoint_id)
+        for document_id, status, facts in states:
+            row = fanout.report(tx, row, document_id, status, facts)
+        tx.launch("webhooks", SEND)
+
+    context.db.run(act)
 
 
 def change(
@@ -225,10 +281,14 @@ def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
 
 
 def retained(context: Context) -> list[Retention]:
-    """Return the rule of retention for ended deliveries with their attempts."""
+    """Return the rules of retention for ended deliveries with their attempts, and for callbacks of ended tasks."""
     rule = Rule(webhooks_of(context.settings).deliveries_days)
     ended = DELIVERIES.c.status.in_([DeliveryStatus.DELIVERED, DeliveryStatus.FAILED])
-    return [rows("deliveries", rule, DELIVERIES.c.id, DELIVERIES.c.created_at, ended)]
+    callbacks = (ENDPOINTS.c.callback.is_not(None), ~ENDPOINTS.c.active)
+    return [
+        rows("deliveries", rule, DELIVERIES.c.id, DELIVERIES.c.created_at, ended),
+        rows("ended callbacks", rule, ENDPOINTS.c.id, ENDPOINTS.c.created_at, *callbacks),
+    ]
 
 
 def known_types() -> list[str]:
@@ -249,6 +309,10 @@ def check_url(url: str) -> None:
         raise UserError("a webhook endpoint needs a URL such as https://example.com/hook", code="bad_url")
     if parts.username is not None or parts.password is not None:
         raise UserError("a webhook endpoint's URL must not contain a password: signatures replace it", code="bad_url")
+
+
+def _count(tx: Tx, *which: Any) -> int:
+    return int(tx.execute(select(func.count()).select_from(ENDPOINTS).where(*which)).scalar_one())
 
 
 def _check_types(types: Sequence[str]) -> None:

@@ -12,6 +12,8 @@ class WebhookSettings(BaseModel):
 
     allow_private: bool = False
     """Whether endpoints may have private addresses, such as 127.0.0.1 or 10.0.0.5."""
+    callbacks: bool = False
+    """Whether requests at docling-serve's addresses may name callbacks, to which their progress is sent."""
     timeout_s: float = Field(default=10, gt=0, le=60)
     """How many seconds an endpoint may take to answer."""
     backoff_s: list[float] = Field(

@@ -439,7 +439,7 @@ def test_ended_deliveries_are_deleted_after_their_retention(
     plan.due(context)
     old = update(DELIVERIES).values(created_at=context.db.now() - timedelta(days=31))
     context.db.run(lambda session: session.execute(old))
-    (kind,) = service.retained(context)
+    kind, _ = service.retained(context)
     assert (kind.due(context), kind.remove(context)) == (1, 1)
     assert driver.statuses() == ["pending"]
 

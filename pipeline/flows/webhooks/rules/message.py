@@ -19,6 +19,11 @@ def new_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
 
 
+def plain_headers(message_id: str, further: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a callback's message: without a signature, since its receiver has no secret."""
+    return {**further, "content-type": "application/json", "webhook-id": message_id}
+
+
 def headers(signers: Sequence[str], message_id: str, at: datetime, body: bytes) -> dict[str, str]:
     """Return the headers of a message: its id, `at`, the time of this attempt, and one signature by each secret in
     `signers`."""

@@ -26,8 +26,9 @@ from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS, MAX_ERROR
 from pipeline.flows.webhooks.rules import endurance, message
+from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.flows.webhooks.settings import webhooks_of
-from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
+from pipeline.flows.webhooks.states import DELIVERY, ENDED, DeliveryEvent, DeliveryStatus
 from pipeline.flows.webhooks.work.fanout import lock
 from pipeline.flows.webhooks.work.post import Answer, post
 from pipeline.settings import Settings
@@ -83,14 +84,20 @@ class Unit:
     seq: int | None
     created_at: datetime
     event: Event | None
+    callback: Callback | None = None
+    content: str | None = None
 
     @property
     def message_id(self) -> str:
         """The message's id, which is the same at each attempt and replay, so that receivers can detect duplicates."""
+        if self.content is not None:
+            return f"callback_{self.id}"
         return f"test_{self.id}" if self.seq is None else f"evt_{self.seq}"
 
     def body(self) -> bytes:
         """Return the body of the message. Raises `UnitError` if the event is deleted."""
+        if self.content is not None:
+            return self.content.encode()
         if self.seq is None:
             return message.body(message.TEST, self.created_at, {"endpoint": self.endpoint_id})
         if self.event is None:
@@ -147,7 +154,8 @@ def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
             event = None if row.seq is None else outbox.one(tx, row.seq)
             former = endpoint.former_until is not None and endpoint.former_until > tx.now
             secrets = (endpoint.secret, endpoint.former_secret) if former else (endpoint.secret,)
-            return view_of(Unit, row, url=endpoint.url, secrets=secrets, event=event)
+            callback = Callback.parse(endpoint.callback) if endpoint.callback else None
+            return view_of(Unit, row, url=endpoint.url, secrets=secrets, event=event, callback=callback)
         return None
 
     return context.db.run(act)
@@ -160,8 +168,11 @@ def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None,
     error: UnitError | None = None
     try:
         body = unit.body()
-        signed = message.headers(unit.secrets, unit.message_id, context.db.now(), body)
-        answer = post(unit.url, body, signed, webhooks_of(context.settings))
+        if unit.callback:
+            headers = message.plain_headers(unit.message_id, unit.callback.headers)
+        else:
+            headers = message.headers(unit.secrets, unit.message_id, context.db.now(), body)
+        answer = post(unit.url, body, headers, webhooks_of(context.settings))
         error = answer.error
     except UnitError as failure:
         error = failure
@@ -190,6 +201,8 @@ def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitErro
             )
         )
         _note(tx, endpoint, error)
+        if endpoint.callback:
+            _end(tx, endpoint)
         tx.wake_in("webhooks", changes.retry_in_s)
         tx.wake_in("webhooks", next_due_s(tx))
         return _settled(changes)
@@ -229,6 +242,14 @@ def _note(tx: Tx, endpoint: Any, error: UnitError | None) -> None:
             values |= {"active": False, "disabled_because": why}
             log.warning("webhook.disabled", endpoint=endpoint.id, because=why)
     tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(**values, updated_at=tx.now))
+
+
+def _end(tx: Tx, endpoint: Any) -> None:
+    """Disable a callback whose task has ended and whose messages are delivered, or failed: retention deletes it."""
+    is_open = (DELIVERIES.c.endpoint_id == endpoint.id, DELIVERIES.c.status.not_in(ENDED))
+    if Callback.parse(endpoint.callback).has_ended and not tx.execute(select(DELIVERIES.c.id).where(*is_open)).first():
+        ended = {"active": False, "disabled_because": "its task has ended"}
+        tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(**ended))
 
 
 def next_due_s(tx: ReadTx) -> float | None:

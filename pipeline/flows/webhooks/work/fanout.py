@@ -5,6 +5,7 @@ further events stay in the outbox.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.engine.announced import wants
 from pipeline.engine.claims import in_states
 from pipeline.engine.transaction import Tx
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent
 from pipeline.storage.context import Context
@@ -33,6 +35,31 @@ BEHIND = ENDPOINTS.c.active & (ENDPOINTS.c.cursor < select(outbox.COUNTER.c.seq)
 def lock(session: Session, endpoint_id: str) -> Any | None:
     """Lock and return the endpoint's row until the transaction ends; None if it does not exist."""
     return session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).with_for_update()).one_or_none()
+
+
+def report(tx: Tx, endpoint: Any, document_id: str, status: str, facts: Mapping[str, Any]) -> Any:
+    """Tell a callback that a document has this status; return the endpoint's row then. Lock it before."""
+    after, messages = Callback.parse(endpoint.callback).ended(document_id, status, facts)
+    if not messages:
+        return endpoint
+    send(tx, endpoint.id, messages)
+    changed = update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(callback=after.text)
+    return tx.execute(changed.returning(*ENDPOINTS.c)).one()
+
+
+def send(tx: Tx, endpoint_id: str, messages: Sequence[str]) -> None:
+    """Create the deliveries of a callback's messages."""
+    rows = [
+        {
+            "endpoint_id": endpoint_id,
+            "type": f"callback.{json.loads(message)['progress']['kind']}",
+            "content": message,
+            "created_at": tx.now,
+            "updated_at": tx.now,
+        }
+        for message in messages
+    ]
+    tx.connection().execute(insert(DELIVERIES), rows)
 
 
 def fan_out(context: Context) -> int:
@@ -67,12 +94,23 @@ def _portion(tx: Tx, endpoint_id: str) -> tuple[int, bool]:
     events = outbox.after(tx, row.cursor, min(PORTION, room)) if room > 0 else []
     if not events:
         return 0, False
-    patterns = json.loads(row.types)
-    added = [
-        {"endpoint_id": endpoint_id, "seq": event.seq, "type": event.type, "created_at": tx.now, "updated_at": tx.now}
-        for event in events
-        if wants(patterns, event.type)
-    ]
+    if row.callback:
+        for event in events:
+            row = report(tx, row, event.scope_id, event.status, event.data) if event.kind == "document" else row
+        added = []
+    else:
+        patterns = json.loads(row.types)
+        added = [
+            {
+                "endpoint_id": endpoint_id,
+                "seq": event.seq,
+                "type": event.type,
+                "created_at": tx.now,
+                "updated_at": tx.now,
+            }
+            for event in events
+            if wants(patterns, event.type)
+        ]
     if added:
         tx.connection().execute(insert(DELIVERIES), added)
     # Numbers have no gaps: retention deleted the events that are missing before the first.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -150,12 +150,37 @@ Source = Annotated[HttpSource | FileSource, Field(discriminator="kind")]
 Sources = Annotated[list[Source], Field(min_length=1, max_length=20)]
 
 
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,60}$")]
+HeaderValue = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]([\x20-\x7e]{0,1998}[\x21-\x7e])?$")]
+_OURS = frozenset({"host", "content-length", "content-type", "connection", "transfer-encoding", "te", "upgrade"})
+
+
+class CallbackSpec(BaseModel):
+    """An address that gets the progress of the task."""
+
+    url: Url
+    headers: dict[HeaderName, HeaderValue] = Field(default={}, max_length=10)
+    ca_cert: Literal[""] = Field(default="", description="Not supported: certificates of public authorities count.")
+
+    @model_validator(mode="after")
+    def _without_our_headers(self) -> Self:
+        if ours := sorted(
+            name for name in self.headers if name.lower() in _OURS or name.lower().startswith("webhook-")
+        ):
+            raise ValueError(f"callbacks may not set {', '.join(ours)}")
+        return self
+
+
+Callbacks = Annotated[list[CallbackSpec], Field(max_length=5)]
+
+
 class ConvertRequest(BaseModel):
     """The body of `/v1/convert/source`."""
 
     options: ConvertOptions = ConvertOptions()
     sources: Sources
     target: Target = Target()
+    callbacks: Callbacks = []
 
 
 class ChunkRequest(BaseModel):
@@ -166,6 +191,7 @@ class ChunkRequest(BaseModel):
     sources: Sources
     include_converted_doc: bool = Field(default=False, description="Add the converted documents to the answer.")
     target: Target = Target()
+    callbacks: Callbacks = []
 
 
 Model = TypeVar("Model", bound=BaseModel)

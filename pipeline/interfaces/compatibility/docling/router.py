@@ -17,9 +17,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import StringConstraints
 
+from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.interfaces.compatibility import conversion
 from pipeline.interfaces.compatibility.docling import result
 from pipeline.interfaces.compatibility.docling.options import (
+    CallbackSpec,
     Chunker,
     ChunkOptions,
     ChunkRequest,
@@ -39,6 +41,7 @@ from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, wri
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
+from pipeline.operations import webhooks
 from pipeline.operations.caller import Caller
 from pipeline.operations.documents import Document
 from pipeline.operations.refusal import Refused
@@ -166,15 +169,28 @@ async def _of_chunk_form(request: Request, caller: Caller, chunker: Chunker) -> 
 
 async def _of_request(caller: Caller, body: ConvertRequest) -> Task:
     zipped = as_zip(body.target.kind)
+    webhooks.check_callbacks(caller, [spec.url for spec in body.callbacks])
     async with _files(caller, body.sources) as files:
-        return await run_sync(partial(_submitted, caller, files, body.options, zipped=zipped))
+        task = await run_sync(partial(_submitted, caller, files, body.options, zipped=zipped))
+        return await run_sync(_with_callbacks, caller, task, body.options, body.callbacks)
 
 
 async def _of_chunk_request(caller: Caller, chunker: Chunker, body: ChunkRequest) -> Task:
     check_inbody(body.target.kind)
     chunking = Chunking.of(chunker, body.chunking_options, documents=body.include_converted_doc)
+    webhooks.check_callbacks(caller, [spec.url for spec in body.callbacks])
     async with _files(caller, body.sources) as files:
-        return await run_sync(partial(_submitted, caller, files, body.convert_options, chunking=chunking))
+        task = await run_sync(partial(_submitted, caller, files, body.convert_options, chunking=chunking))
+        return await run_sync(_with_callbacks, caller, task, body.convert_options, body.callbacks)
+
+
+def _with_callbacks(caller: Caller, task: Task, options: ConvertOptions, specs: Sequence[CallbackSpec]) -> Task:
+    """Let the task report to these addresses; return it."""
+    if specs:
+        names = {document.id: document.filename for document in documents_of(caller, task)}
+        callback = Callback(task.id, names, allow_partial=not options.abort_on_error)
+        webhooks.call_back.by(caller, [(spec.url, spec.headers) for spec in specs], callback)
+    return task
 
 
 @asynccontextmanager

@@ -19,6 +19,8 @@ from starlette.websockets import WebSocketDisconnect
 from pipeline.flows.documents.files import output_folder
 from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.webhooks.models import ENDPOINTS
+from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.interfaces.http.long_poll import WAITS
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -388,3 +390,30 @@ class TestSocket:
             pass
         with reader.websocket_connect(address) as socket:
             assert socket.receive_json()["error"] == "Task not found."
+
+
+class TestCallbacks:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_WEBHOOKS__CALLBACKS": "true"}
+
+    def test_a_request_names_addresses_for_its_progress(self, api: TestClient, context: Context, pdf: Path) -> None:
+        source = {"kind": "file", "base64_string": base64.b64encode(pdf.read_bytes()).decode(), "filename": "b.pdf"}
+        spec: dict[str, Any] = {"url": "https://example.com/progress", "headers": {"Authorization": "Bearer x"}}
+        body = {"sources": [source], "callbacks": [spec]}
+        task = api.post("/v1/convert/source/async", json=body).json()
+        chunked = api.post("/v1/chunk/hybrid/source/async", json=body).json()
+        with context.db.read() as session:
+            callbacks = [Callback.parse(text) for text in session.scalars(select(ENDPOINTS.c.callback))]
+        assert {callback.task_id for callback in callbacks} == {task["task_id"], chunked["task_id"]}
+        assert all(callback.headers == spec["headers"] and callback.allow_partial for callback in callbacks)
+        for wrong in ({"headers": {"Host": "a"}}, {"headers": {"x": "a\r\nb"}}, {"ca_cert": "PEM"}, {"url": "ftp://a"}):
+            refused = api.post("/v1/convert/source/async", json={**body, "callbacks": [{**spec, **wrong}]})
+            assert refused.status_code == 422, wrong
+
+
+def test_callbacks_are_refused_before_a_document_is_stored(api: TestClient, context: Context) -> None:
+    source = {"kind": "file", "base64_string": "", "filename": "b.pdf"}
+    body = {"sources": [source], "callbacks": [{"url": "https://example.com/"}]}
+    refused = api.post("/v1/convert/source/async", json=body)
+    assert (refused.status_code, "PENSTOCK_WEBHOOKS__CALLBACKS" in refused.json()["detail"]) == (403, True)
