@@ -27,7 +27,7 @@ D, P, S = DocumentStatus, PageStatus, EscalationState
 TEXT = "ten common words that the local reading was quite sure about today"
 BETTER = f"{TEXT} and the others"
 EACH = 1.0
-"""The most that a page may cost: 1,000 tokens of answer."""
+"""The most that a page may cost: three answers of 1,000 tokens."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def settings_env() -> dict[str, str]:
         "PENSTOCK_PROVIDERS__BIG__BASE_URL": "http://127.0.0.1:9/v1",
         "PENSTOCK_PROVIDERS__BIG__MODEL": "m-1",
         "PENSTOCK_PROVIDERS__BIG__MAX_TOKENS": "1000",
-        "PENSTOCK_PROVIDERS__BIG__PRICES": '{"*": {"output": 1000}}',
+        "PENSTOCK_PROVIDERS__BIG__PRICES": '{"*": {"output": 333.3333333333333}}',
     }
 
 
@@ -179,7 +179,7 @@ def test_pages_wait_for_room_in_the_budget_until_open_escalations_are_settled(co
     document_id = insert(context, 4, "2.2")
     local(context, document_id, *[0.5] * 4)
     assert [state for _, state, _ in escalations(context, document_id)] == [S.OPEN, S.OPEN, S.WAITING, S.WAITING]
-    assert reserved(context, document_id) == 2 * EACH
+    assert reserved(context, document_id) == pytest.approx(2 * EACH)
     assert page_states(context, document_id) == [P.RETRYING, P.RETRYING, P.COMPLETED, P.COMPLETED]
     worker = big(context, document_id)
     worker.settle(answered(only(worker.claim()), cost=0.1))  # 2.1 are left, 1 is reserved
@@ -199,7 +199,10 @@ def test_the_budget_holds_when_many_lanes_settle_at_once(context: Context, budge
     units = [only(worker.claim()) for worker in workers]
     at_once(8, lambda number: workers[number].settle(read(units[number])))
     row = document(context, document_id)
-    assert (row.escalated_pages, reserved(context, document_id)) == (went, went * EACH if "." in budget else 0)
+    assert (row.escalated_pages, reserved(context, document_id)) == (
+        went,
+        pytest.approx(went * EACH if "." in budget else 0),
+    )
     others = [big(context, document_id, f"b{number}") for number in range(8)]
     claimed = [other.claim() for other in others]
     ready = [(other, units[0]) for other, units in zip(others, claimed, strict=True) if units]
@@ -307,4 +310,4 @@ def test_a_transient_error_waits_as_any_page_of_that_provider(context: Context) 
     worker = big(context, document_id)
     worker.settle(bad(only(worker.claim()), ErrorKind.RATE_LIMITED))
     assert page_states(context, document_id) == [P.PENDING]
-    assert reserved(context, document_id) == EACH
+    assert reserved(context, document_id) == pytest.approx(EACH)

@@ -406,7 +406,7 @@ def settings_env() -> dict[str, str]:
         "PENSTOCK_PROVIDERS__OPENAI__MODEL": "m-1",
         "PENSTOCK_PROVIDERS__OPENAI__API_KEY": "sk-1",
         "PENSTOCK_PROVIDERS__OPENAI__MAX_TOKENS": "1000",
-        "PENSTOCK_PROVIDERS__OPENAI__PRICES": '{"*": {"output": 1000}}',
+        "PENSTOCK_PROVIDERS__OPENAI__PRICES": '{"*": {"output": 333.3333333333333}}',
         "PENSTOCK_DOCUMENTS__BACKOFF_S": "[5.0, 15.0]",
     }
 

@@ -20,6 +20,7 @@ from pipeline.flows.documents.models import DOCUMENTS, ESCALATIONS, LAYOUTS, PAG
 from pipeline.flows.documents.rules.escalation import Budget, Room, judge
 from pipeline.flows.documents.states import PAGE, EscalationState, PageEvent, PageStatus
 from pipeline.providers import call_cost
+from pipeline.providers.protocols import MOST_PASSES
 
 PAGE_OPERATION = "page_to_markdown"
 """The operation that the trace of a page's call names."""
@@ -198,15 +199,20 @@ def room(tx: ReadTx, document: Any) -> Room:
     if budget.cost is None:
         return Room(budget, spent, 0.0, pages, 0.0)
     reserved = select(func.coalesce(func.sum(ESCALATIONS.c.reserved), 0.0)).where(_of(document.id, _S.OPEN))
-    each = call_cost.of_call(tx, document.escalate, "", PAGE_OPERATION, longest=True)
+    each = _most_of_page(tx, document.escalate)
     return Room(budget, spent, tx.execute(reserved).scalar_one(), pages, each)
+
+
+def _most_of_page(tx: ReadTx, provider: str) -> float:
+    """Return the most that a page may cost: the longest answers of all its passes."""
+    return MOST_PASSES * call_cost.of_call(tx, provider, "", PAGE_OPERATION, longest=True)
 
 
 def reserve(tx: Tx, document: Any) -> float:
     """Reserve the price of the open escalations that were admitted without a budget in money; return the sum that all
     have reserved."""
     opened, reserved = _of(document.id, _S.OPEN), ESCALATIONS.c.reserved
-    each = call_cost.of_call(tx, document.escalate, "", PAGE_OPERATION, longest=True)
+    each = _most_of_page(tx, document.escalate)
     tx.execute(update(ESCALATIONS).where(opened, reserved == 0).values(reserved=each))
     return float(tx.execute(select(func.coalesce(func.sum(reserved), 0.0)).where(opened)).scalar_one())
 
