@@ -131,6 +131,19 @@ def _locked(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+def _odt(body: str, head: str = "") -> Callable[[Path], object]:
+    """Return a text of OpenDocument with this body."""
+    names = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in ("office", "text", "table")
+    )
+    content = f"{head}<office:document-content {names}><office:body><office:text>{body}</office:text></office:body>"
+    parts = {
+        "mimetype": "application/vnd.oasis.opendocument.text",
+        "content.xml": f"{content}</office:document-content>",
+    }
+    return lambda path: path.write_bytes(packed(parts))
+
+
 OFFICE = [
     Hostile("bomb.docx", docx(b"<w>" + b"\0" * 40 * MB), "failed: .*(unpacks to|MB)", pinned=True),
     Hostile("laughs.docx", docx(_text("&m;"), LAUGHS), ENDS, pinned=True),
@@ -175,6 +188,18 @@ OFFICE = [
     ),
     Hostile("nowhere.epub", written(_epub("<p>x</p>", container="/etc/passwd")), ENDS),
     Hostile("laughs.epub", written(_epub(LAUGHS + "<html><body>&m;</body></html>")), ENDS),
+    Hostile("laughs.odt", _odt("<text:p>&m;</text:p>", LAUGHS), ENDS),
+    Hostile("foreign.odt", _odt("<text:p>&m;</text:p>", FOREIGN), ENDS),
+    Hostile("nested.odt", _odt("<text:span>" * 10_000 + "x" + "</text:span>" * 10_000), ENDS),
+    Hostile(
+        "wide.odt",
+        _odt(
+            "<table:table><table:table-row>"
+            + '<table:table-cell table:number-columns-repeated="999999999"><text:p>x</text:p></table:table-cell>' * 50
+            + "</table:table-row></table:table>"
+        ),
+        ENDS,
+    ),
     Hostile("old.doc", written(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\xff" * 9000), "failed: .*old Office"),
     Hostile(
         "old.xls",

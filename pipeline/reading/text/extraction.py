@@ -113,8 +113,8 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
         if any(word in f"{type(error).__name__} {error}".lower() for word in _PASSWORD):
             message = f"{filename} needs a password; save a copy without one and add that."
             raise refused(message, "encrypted") from error
-        message = f"{filename} is damaged, or not a {kind} file: {type(error).__name__}; export or download it again."
-        raise refused(message, "corrupt") from error
+        message = f"{filename} is damaged, or not a valid {kind} file: {type(error).__name__}"
+        raise refused(f"{message}; export or download it again.", "corrupt") from error
     texts = [_without_pictures(text.replace("\0", "")).strip() for text in texts]
     sections = [Section(text, page=page if kind in PAGED else None) for page, text in enumerate(texts, 1)]
     return Reading(" ".join(title.split()), sections)

@@ -119,6 +119,7 @@ def _cell(value: object) -> str:
 def _csv(data: bytes, filename: str) -> Converted:
     text = charset.decode(data, filename)
     first = text.partition("\n")[0]
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count)))
     return "", [table([row for row in rows if any(row)])]
 

@@ -20,7 +20,7 @@ _PRESENTATION = "{urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
 _SVG = "{urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 
-_MAX_SPACES, _MAX_CELLS = 100, 1000
+_MAX_SPACES, _MAX_CELLS = 100, 100
 """How often a file may repeat a space, and a cell, in one element."""
 _LEFT_OUT = frozenset(
     {
