@@ -23,7 +23,10 @@ EXAMPLES = {
 }
 """Of patterns that are put together at run time: one of the kind."""
 
-SHORT = {"pipeline/reading/text/chunks.py _MARKS": "the first 1,000 characters of a heading"}
+SHORT = {
+    "pipeline/providers/presets.py pattern": "the name of a model in the settings, of at most 120 characters",
+    "pipeline/reading/text/chunks.py _MARKS": "the first 1,000 characters of a heading",
+}
 """Patterns that need not be linear, and what bounds the texts that they see."""
 
 
