@@ -14,6 +14,7 @@ SIZE = 16
 
 EXAMPLES = {
     "pipeline/flows/screenshots/rules/expansion.py f'(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])'": r"(?<!\w)a(?!\w)",
+    "pipeline/providers/presets.py pattern": r"granite-?docling",
     "pipeline/providers/replies.py beginning": r'"songs"\s*:\s*\[\s*|\[\s*(?=\{)',
     "pipeline/settings/config_file.py pattern": (
         r"""(?P<before>\s*+key\s*+=[^\S\r\n]*+)(?P<value>"(?:[^"\\]|\\.)*+"|'[^']*+'|(?:[^#"'\s]++|[^\S\r\n]++(?=[^#"'\s]))*+)"""
