@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.reading.ocr.rendition import Rendition
 
 if TYPE_CHECKING:
     from pipeline.providers.drawing import Drawing
+    from pipeline.reading.ocr.rendition import Rendition
 
 MOST_PASSES = 3
 """How often a model reads a page at most, if its replies fail their checks: each pass costs."""
@@ -209,7 +209,7 @@ class PageConverter(Protocol):
 class ServiceConverter(PageConverter, Protocol):
     """Lets a service turn pages into Markdown; opens a `ServiceReader`."""
 
-    rendition: Rendition
+    rendition: "Rendition"
     """The pictures of pages that it wants."""
     falls_back: bool
     """Whether local conversion does a page of which no reply is good."""

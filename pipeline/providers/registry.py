@@ -13,7 +13,6 @@ from redis import Redis, RedisError
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import Presence
-from pipeline.providers import presets
 from pipeline.providers.protocols import Embeddings, PageConverter, Text, Vision
 from pipeline.settings import LOCAL, ProviderProfile, Settings
 
@@ -108,6 +107,8 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
         raise UserError(message, code="no_model")
     if profile.lacks_key and not settings.keyless:
         raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
+    from pipeline.providers import presets  # noqa: PLC0415  # local conversion needs none
+
     presets.chosen(profile, model or profile.model)
 
 
