@@ -1,5 +1,6 @@
 """The board of `convert` names the reason why a file has not started."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,20 @@ from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.progress import Bar
 from pipeline.operations import documents as operations
+from pipeline.process import forget_context
 from pipeline.providers import registry
 from pipeline.settings import ProviderProfile, get_settings
+
+
+@pytest.fixture(autouse=True)
+def own_data(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The user's own data folder may have any schema."""
+    monkeypatch.setenv("PENSTOCK_DATA_DIR", str(data_dir))
+    get_settings.cache_clear()
+    forget_context()
+    yield
+    forget_context()
+    get_settings.cache_clear()
 
 
 class Shown:
