@@ -145,6 +145,8 @@ class Plan:
             if not self.more_tokens and asking.most_tokens > asking.max_tokens:
                 return replace(self, more_tokens=True)
             return replace(self, halves=True) if can_draw and whole and not self.halves else None
+        if "low_recall" in codes and self.retry:  # the page is a chart, a map or the like: another call says the same
+            return None
         if "empty" in codes and not self.larger and can_draw and whole:
             return replace(self, larger=True)
         return replace(self, retry=self.retry + 1)
@@ -243,7 +245,7 @@ class _VisionReader:
         data, media_type = read_image(shown)
         known = PictureFacts.read(image) if image else None
         whole = Picture(data, media_type, *((known.width, known.height) if known else ()))
-        expected = Expected(blank=known.blank if known else None)
+        expected = Expected(known.words or None, known.blank) if known else Expected()
         parts = self._plan_parts(shown, plan, before, whole, call)
         unread = [part for part in parts if not part.is_read]
         for part, picture in zip(unread, self._pictures(shown, whole, unread), strict=True):

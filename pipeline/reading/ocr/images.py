@@ -5,7 +5,7 @@ import mmap
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -228,10 +228,16 @@ def _damage_as_unit_errors(path: Path) -> Iterator[None]:
 
 
 def save_page(
-    picture: Image.Image, folder: Path, number: int, rendition: Rendition, page: tuple[float, float, str]
+    picture: Image.Image,
+    folder: Path,
+    number: int,
+    rendition: Rendition,
+    page: tuple[float, float, str],
+    words: Sequence[str] = (),
 ) -> Path:
     """Write the picture of page `number` to `folder` as `page-0001.png` or `.jpg`, whole or not at all, with its facts
-    beside it, and return its path. `page`: the page's width, height and their unit. Raises `UnitError` (transient)."""
+    beside it, and return its path. `page`: the page's width, height and their unit; `words`: those of its text layer.
+    Raises `UnitError` (transient)."""
     if rendition.turn:
         picture = picture.transpose(TURNS[rendition.turn])
         page = (page[1], page[0], page[2]) if rendition.turn != 180 else page
@@ -239,7 +245,7 @@ def save_page(
     as_png = rendition.format == "png" or (rendition.format == "auto" and picture.getcolors(_FLAT_COLOURS) is not None)
     path = folder / f"page-{number:04d}.{'png' if as_png else 'jpg'}"
     blank = True if is_blank(picture) else False if _is_printed(picture) else None
-    facts = PictureFacts(rendition, *picture.size, round(page[0], 2), round(page[1], 2), page[2], blank)
+    facts = PictureFacts(rendition, *picture.size, round(page[0], 2), round(page[1], 2), page[2], blank, words)
     try:
         if as_png:
             save(picture, path, "PNG", compress_level=6)

@@ -2,11 +2,12 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
+MAX_WORDS = 3_000
 _MAX_SIDE = 20_000
 
 
@@ -85,7 +86,8 @@ class Rendition:
 @dataclass(frozen=True)
 class PictureFacts:
     """The facts of a page's picture, in a file beside it: its size in pixels, and the page's in `unit` ("pt" or
-    "px"). `blank`: whether it is blank; None if there is a little on it, which may be dirt."""
+    "px"). `blank`: whether it is blank; None if there is a little on it, which may be dirt. `words`: the first
+    `MAX_WORDS` words of the page's text layer; none if it has no usable one."""
 
     rendition: Rendition
     width: int
@@ -94,6 +96,7 @@ class PictureFacts:
     page_height: float
     unit: str
     blank: bool | None = None
+    words: Sequence[str] = ()
 
     def write(self, picture: Path) -> None:
         """Store the facts of the file `picture`. Raises `OSError`."""

@@ -23,7 +23,7 @@ from pipeline.reading.layout.model import Picture, Rule, area, holds
 from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
-from pipeline.reading.ocr.rendition import Rendition
+from pipeline.reading.ocr.rendition import MAX_WORDS, Rendition
 from pipeline.reading.pdf import drawings, pdfium, pictures, text_layer
 from pipeline.reading.pdf.pages import ConvertedPage, Options
 from pipeline.reading.pdf.text_layer import TextLayer
@@ -193,9 +193,11 @@ class _PdfSource:
             width, height = page.size
             scale = rendition.scale(width, height, max_pixels, is_drawn=True)
             picture = page.render(72 * scale, max_pixels)
+            layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
+        words = [word for line in layer.lines for word in line.text.split()] if layer.usable else []
         size = rendition.fitted(*picture.size, max_pixels)
         picture = picture if picture.size == size else picture.resize(size)
-        return images.save_page(picture, folder, number, rendition, (width, height, "pt"))
+        return images.save_page(picture, folder, number, rendition, (width, height, "pt"), words[:MAX_WORDS])
 
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings

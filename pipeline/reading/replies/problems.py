@@ -25,6 +25,10 @@ Code = Literal[
     "box_outside",
 ]
 _WORD = re.compile(r"[^\W_]+")
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_COUNTED = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_]){{2,}}")
+"""A word that counts when words are compared: two letters or more, since formulas scatter single ones; of scripts
+without spaces, a single character."""
 _REFUSAL = re.compile(
     r"(?:can(?:no|')?t|can not|unable to|not able to|won't)[^.\n]{1,60}"
     r"\b(?:image|picture|photo|document|page|text|content|file|request|assist|help|transcri)"
@@ -101,16 +105,19 @@ def _against_page(text: str, expected: Expected) -> list[Problem]:
     wanted = expected.script.upper() or script_of(" ".join(known))[0]
     if wanted and script and script != wanted and share >= _SCRIPT_SHARE:
         found.append(Problem("other_script", f"the reply is in {script}, the page in {wanted}"))
-    elif len(known) >= _FEW and (recall := _recall(text, expected)) < _RECALL:
+    elif len(_counted(expected)) >= _FEW and (recall := _recall(text, expected)) < _RECALL:
         found.append(Problem("low_recall", f"the reply has {recall:.0%} of the page's words"))
     return found
 
 
 def _recall(text: str, expected: Expected) -> float:
     """Return the share of the page's words that the text has; 0 if none is known."""
-    known = Counter(word.casefold() for word in expected.words or () if _WORD.search(word))
-    words = Counter(_WORD.findall(text.casefold()))
+    known, words = Counter(_counted(expected)), Counter(_COUNTED.findall(text.casefold()))
     return (known & words).total() / known.total() if known else 0.0
+
+
+def _counted(expected: Expected) -> list[str]:
+    return _COUNTED.findall(" ".join(expected.words or ()).casefold())
 
 
 def _refuses(text: str) -> bool:

@@ -138,6 +138,30 @@ def test_a_reply_that_repeats_itself_is_broken_off_paid_for_and_asked_for_again(
     assert document(context, document_id).cost == pytest.approx(first.cost + second.cost)
 
 
+@pytest.mark.parametrize(
+    ("reply", "why", "sent"),
+    [
+        ("A committee met on Tuesday and discussed the budget.", "has 8% of the page's words", 2),
+        ("Вода вращает колесо, и колесо вращает камень.", "is in CYRILLIC, the page in LATIN", 3),
+    ],
+)
+def test_a_reply_unlike_the_text_of_its_page_is_not_used(
+    context: Context, provider: ProviderServer, reply: str, why: str, sent: int
+) -> None:
+    provider.script.picture_answer = lambda _: reply
+    document_id = submitted(
+        context,
+        "general",
+        "Millers of nine villages along this river ground barley, rye, oats, "
+        "spelt, wheat, beans, chestnuts and acorns between two round stones",
+    )
+    work(context, document_id)
+    (page,) = pages(context, document_id)
+    assert why in page.fallback
+    assert "Millers of nine villages" in page.content
+    assert len(provider.records) == sent
+
+
 def test_a_page_without_a_good_reply_is_converted_here_and_says_so(context: Context, provider: ProviderServer) -> None:
     provider.script.picture_answer = lambda _: LOOP
     document_id = submitted(context, "general")
