@@ -176,18 +176,27 @@ def _fill_font(pdf: pikepdf.Pdf, font: pikepdf.Object, codes: Codes) -> None:
     font_file.Length1 = len(file)
     ascent, descent, width = invisible_text.ASCENT, invisible_text.DESCENT, invisible_text.WIDTH
     descriptor = Dictionary(
-        Type=Name.FontDescriptor, FontName=name, Flags=4, FontBBox=Array([0, descent, width, ascent]), ItalicAngle=0,
-        Ascent=ascent, Descent=descent, CapHeight=ascent, StemV=80, FontFile2=pdf.make_indirect(font_file),
-    )  # fmt: skip
+        Type=Name.FontDescriptor,
+        FontName=name,
+        Flags=4,
+        FontBBox=Array([0, descent, width, ascent]),
+        ItalicAngle=0,
+        Ascent=ascent,
+        Descent=descent,
+        CapHeight=ascent,
+        StemV=80,
+        FontFile2=pdf.make_indirect(font_file),
+    )
     descendant = Dictionary(
-        Type=Name.Font, Subtype=Name.CIDFontType2, BaseFont=name, DW=width,
-        CIDSystemInfo=Dictionary(
-            Registry=pikepdf.String("Adobe"), Ordering=pikepdf.String("Identity"), Supplement=0
-        ),
+        Type=Name.Font,
+        Subtype=Name.CIDFontType2,
+        BaseFont=name,
+        DW=width,
+        CIDSystemInfo=Dictionary(Registry=pikepdf.String("Adobe"), Ordering=pikepdf.String("Identity"), Supplement=0),
         FontDescriptor=pdf.make_indirect(descriptor),
         # All codes show the empty glyph: PDF/A forbids references to `.notdef`.
         CIDToGIDMap=pdf.make_indirect(_compressed(pdf, b"\x00\x01" * 65536)),
-    )  # fmt: skip
+    )
     font.Type, font.Subtype, font.BaseFont, font.Encoding = Name.Font, Name.Type0, name, Name("/Identity-H")
     font.DescendantFonts = Array([pdf.make_indirect(descendant)])
     font.ToUnicode = pdf.make_indirect(_compressed(pdf, codes.to_unicode()))
@@ -195,14 +204,36 @@ def _fill_font(pdf: pikepdf.Pdf, font: pikepdf.Object, codes: Codes) -> None:
 
 _CATALOG = {"/Type", "/Pages", "/Metadata", "/PageLayout", "/PageMode", "/Lang", "/ViewerPreferences", "/Version"}
 _PAGE = {
-    "/Type", "/Parent", "/MediaBox", "/CropBox", "/BleedBox", "/TrimBox", "/ArtBox", "/Rotate", "/Contents",
-    "/Resources", "/Tabs",
-}  # fmt: skip
+    "/Type",
+    "/Parent",
+    "/MediaBox",
+    "/CropBox",
+    "/BleedBox",
+    "/TrimBox",
+    "/ArtBox",
+    "/Rotate",
+    "/Contents",
+    "/Resources",
+    "/Tabs",
+}
 _RESOURCES = {"/XObject", "/ProcSet", "/Font"}
 _PICTURE_KEYS = {
-    "/Type", "/Subtype", "/Name", "/Width", "/Height", "/BitsPerComponent", "/ColorSpace", "/Filter", "/DecodeParms",
-    "/Decode", "/Length", "/ImageMask", "/Interpolate", "/Intent", "/Metadata",
-}  # fmt: skip
+    "/Type",
+    "/Subtype",
+    "/Name",
+    "/Width",
+    "/Height",
+    "/BitsPerComponent",
+    "/ColorSpace",
+    "/Filter",
+    "/DecodeParms",
+    "/Decode",
+    "/Length",
+    "/ImageMask",
+    "/Interpolate",
+    "/Intent",
+    "/Metadata",
+}
 _FILTERS = {"/DCTDecode", "/FlateDecode", "/CCITTFaxDecode", "/JBIG2Decode", "/RunLengthDecode"}
 _COLOURS = {"/DeviceRGB", "/DeviceGray", "/CalRGB", "/CalGray"}
 _OPERATORS = frozenset(
@@ -238,9 +269,12 @@ def _declare(pdf: pikepdf.Pdf) -> None:
     stream = _compressed(pdf, profile)
     stream.N = 3
     intent = Dictionary(
-        Type=Name.OutputIntent, S=Name.GTS_PDFA1, OutputConditionIdentifier=pikepdf.String("sRGB"),
-        Info=pikepdf.String("sRGB"), DestOutputProfile=pdf.make_indirect(stream),
-    )  # fmt: skip
+        Type=Name.OutputIntent,
+        S=Name.GTS_PDFA1,
+        OutputConditionIdentifier=pikepdf.String("sRGB"),
+        Info=pikepdf.String("sRGB"),
+        DestOutputProfile=pdf.make_indirect(stream),
+    )
     pdf.Root.OutputIntents = Array([intent])
     with pdf.open_metadata(set_pikepdf_as_editor=False) as metadata:
         metadata.load_from_docinfo(pdf.docinfo)
@@ -322,11 +356,12 @@ def _write_pictures(source: Path, target: Path, texts: Sequence[PageText], tick:
         ).encode()
         page = pikepdf.Page(
             Dictionary(
-                Type=Name.Page, MediaBox=Array([0, 0, round(across, 2), round(down, 2)]),
+                Type=Name.Page,
+                MediaBox=Array([0, 0, round(across, 2), round(down, 2)]),
                 Resources=Dictionary(XObject=Dictionary(Scan=picture)),
                 Contents=pdf.make_indirect(_compressed(pdf, content)),
             )
-        )  # fmt: skip
+        )
         pdf.pages.append(page)
         if text := known.get(number):
             lines, is_spread = _lines(text)
@@ -395,9 +430,16 @@ def _points(image: Image.Image) -> tuple[float, float]:
 def _jpeg(pdf: pikepdf.Pdf, image: Image.Image, data: bytes) -> pikepdf.Object:
     colour = {"L": Name.DeviceGray, "RGB": Name.DeviceRGB, "CMYK": Name.DeviceCMYK}[image.mode]
     picture = pikepdf.Stream(
-        pdf, data, Type=Name.XObject, Subtype=Name.Image, Width=image.width, Height=image.height, ColorSpace=colour,
-        BitsPerComponent=8, Filter=Name.DCTDecode,
-    )  # fmt: skip
+        pdf,
+        data,
+        Type=Name.XObject,
+        Subtype=Name.Image,
+        Width=image.width,
+        Height=image.height,
+        ColorSpace=colour,
+        BitsPerComponent=8,
+        Filter=Name.DCTDecode,
+    )
     if image.mode == "CMYK" and "adobe" in image.info:
         picture.Decode = Array([1, 0] * 4)  # as Photoshop and Pillow write it
     return pdf.make_indirect(picture)
@@ -414,9 +456,13 @@ def _lossless(pdf: pikepdf.Pdf, image: Image.Image) -> pikepdf.Object:
             black_is_one = tags[TiffImagePlugin.PHOTOMETRIC_INTERPRETATION] == 0
         parameters = Dictionary(K=-1, Columns=image.width, Rows=image.height, BlackIs1=not black_is_one)
         picture = pikepdf.Stream(
-            pdf, buffer.getvalue()[at : at + length], Filter=Name.CCITTFaxDecode, DecodeParms=parameters,
-            ColorSpace=Name.DeviceGray, BitsPerComponent=1,
-        )  # fmt: skip
+            pdf,
+            buffer.getvalue()[at : at + length],
+            Filter=Name.CCITTFaxDecode,
+            DecodeParms=parameters,
+            ColorSpace=Name.DeviceGray,
+            BitsPerComponent=1,
+        )
     else:
         upright = image.convert("L") if image.mode == "L" else images.normalise(image, images.MAX_DECODED_PIXELS)
         if image.mode == "L":
@@ -446,11 +492,17 @@ def _png(pdf: pikepdf.Pdf, data: bytes) -> pikepdf.Object | None:
     colours = 3 if kind == 2 else 1
     indexed = Array([Name.Indexed, Name.DeviceRGB, len(palette) // 3 - 1, pikepdf.String(palette)])
     picture = pikepdf.Stream(
-        pdf, bytes(chunks[b"IDAT"]), Type=Name.XObject, Subtype=Name.Image, Width=width, Height=height,
-        BitsPerComponent=bits, ColorSpace={0: Name.DeviceGray, 2: Name.DeviceRGB, 3: indexed}[kind],
+        pdf,
+        bytes(chunks[b"IDAT"]),
+        Type=Name.XObject,
+        Subtype=Name.Image,
+        Width=width,
+        Height=height,
+        BitsPerComponent=bits,
+        ColorSpace={0: Name.DeviceGray, 2: Name.DeviceRGB, 3: indexed}[kind],
         Filter=Name.FlateDecode,
         DecodeParms=Dictionary(Predictor=15, Colors=colours, BitsPerComponent=bits, Columns=width),
-    )  # fmt: skip
+    )
     return pdf.make_indirect(picture)
 
 
@@ -458,11 +510,16 @@ def texts_of(data: Mapping[str, Any]) -> list[PageText]:
     """Return the texts in the JSON that `as_json` made."""
     return [
         PageText(
-            page["number"], page["width"], page["height"], lines_of(page["lines"]), page["lean"], page["text"],
+            page["number"],
+            page["width"],
+            page["height"],
+            lines_of(page["lines"]),
+            page["lean"],
+            page["text"],
             [(words, box) for words, box in page["boxes"]],
         )
         for page in data["pages"]
-    ]  # fmt: skip
+    ]
 
 
 def lines_of(lines: Sequence[Sequence[Any]]) -> list[TextLine]:
