@@ -1,6 +1,7 @@
 """Find the files to convert in folders, and tell them from results of earlier conversions."""
 
 import json
+import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -107,14 +108,14 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _is_beside(folder: Path) -> bool:
     """Whether a folder holds the pictures, pages or tables of a result, which are not inputs."""
-    return folder.suffix in _FOLDERS and folder.with_suffix(MANIFEST_SUFFIX).exists()
+    return folder.suffix in _FOLDERS and os.path.lexists(folder.with_suffix(MANIFEST_SUFFIX))
 
 
 def _is_result(path: Path) -> bool:
     """Whether a file is a result of Penstock: it has a manifest, or is a manifest. The manifest of `a.pdf` says nothing
     about an `a.html` that it does not name."""
     manifest = manifest_path(path)
-    if path.name.endswith(MANIFEST_SUFFIX) or not manifest.exists():
+    if path.name.endswith(MANIFEST_SUFFIX) or not os.path.lexists(manifest):  # `exists` raises for long names
         return path.name.endswith(MANIFEST_SUFFIX)
     is_plain = path.name.endswith(_SEARCHABLE) or not (is_input_name(path) or path.suffix in _OTHER_SUFFIXES)
     return is_plain or path.name in _written(manifest)
