@@ -15,6 +15,8 @@ PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
 SEARCH = "search"
 """The scope of calls for searches. Their unit is the API caller's id; 0 without one."""
+TRIAL = "doctor"
+"""The scope of calls with which `penstock doctor` tries a provider."""
 _ERASED: dict[str, Any] = {"preview": "", "error": None}
 _KEPT = "traces.kept"
 _BESIDE = frozenset({"kept", "of"})

@@ -79,11 +79,11 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
         cost_of=profile.cost,
         on_cost=lambda cost: charge(context, queue.provider, cost),
         tokens=profile.estimated_tokens,
-        answers=partial(_answers, context.settings, queue.provider),
+        answers=partial(answers, context.settings, queue.provider),
     )
 
 
-def _answers(settings: Settings, provider: str) -> bool:
+def answers(settings: Settings, provider: str) -> bool:
     """Whether the provider answers a request that is free of charge now. False for nodes, which it does not ask."""
     if settings.providers[provider].kind == "nodes":
         return False

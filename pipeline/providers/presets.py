@@ -72,6 +72,11 @@ class Preset:
     """What the server needs."""
     source: str = ""
 
+    @property
+    def has_boxes(self) -> bool:
+        """Whether the blocks of its pages have boxes."""
+        return self.steps != "page" or self.form.kind not in {"markdown", "front_matter"}
+
     def form_of(self, task: Task) -> Form:
         """Return the shape of the replies to a task."""
         return self.forms.get(task, self.form)

@@ -11,6 +11,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 if TYPE_CHECKING:
     from pipeline.providers.drawing import Drawing
     from pipeline.reading.ocr.rendition import Rendition
+    from pipeline.reading.replies.problems import Problem
 
 MOST_PASSES = 3
 """How often a model reads a page at most, if its replies fail their checks: each pass costs."""
@@ -105,10 +106,11 @@ class RejectedAnswer(UnitError):
 
 @dataclass(frozen=True)
 class Pass:
-    """One reading of a page by a model. `error`: why its answer is not used."""
+    """One reading of a page by a model. `error`: why its answer is not used. `problems`: all that its checks found."""
 
     answer: Answer
     error: UnitError | None = None
+    problems: "tuple[Problem, ...]" = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Compute the vector of a search's words: on this machine, or by a provider in its turn at the gate."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from uuid import uuid4
@@ -10,12 +9,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine import accounts, traces
 from pipeline.engine.accounts import CALLER, Part
-from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.kept_answers import Subject
 from pipeline.engine.transaction import Tx
 from pipeline.providers import call_cost, gates
 from pipeline.providers.protocols import Embeddings
-from pipeline.providers.traced_call import Tracer
+from pipeline.providers.traced_call import Tracer, in_turn
 from pipeline.storage.context import Context
 
 OPERATION = "embed_query"
@@ -36,25 +34,20 @@ def query_vector(
         guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")
         gates.sync(context)
         tracer, subject = Tracer(context, guarded), Subject(flow, traces.SEARCH, str(CALLER.get() or 0), of=of)
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                result = tracer.call(
+        try:
+            result = in_turn(
+                lambda: tracer.call(
                     subject, "embeddings", OPERATION, maker.name, maker.model, [], lambda: maker.embed([words])
-                )
-            except GateClosed as closed:
-                wait_s = closed.retry_after_s or 1.0
-                if time.monotonic() + wait_s > deadline:
-                    raise
-                time.sleep(wait_s)
-            else:
-                return result.vectors[0]
-            finally:
-                if guarded is not None:
-                    with suppress(RedisError):
-                        guarded.leave()
-                with suppress(SQLAlchemyError):  # a sweep records it later; do not delay the search
-                    context.db.run(lambda tx: traces.record(tx, tracer.trace), patience_s=RECORD_S)
+                ),
+                patience_s,
+            )
+        finally:
+            if guarded is not None:
+                with suppress(RedisError):
+                    guarded.leave()
+            with suppress(SQLAlchemyError):  # a sweep records it later; do not delay the search
+                context.db.run(lambda tx: traces.record(tx, tracer.trace), patience_s=RECORD_S)
+        return result.vectors[0]
 
 
 @contextmanager

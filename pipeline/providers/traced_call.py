@@ -103,6 +103,20 @@ class Tracer:
         return None if isinstance(error, SQLAlchemyError) else self.trace
 
 
+def in_turn(call: Callable[[], Result], patience_s: float) -> Result:
+    """Make a call, and wait while its gate is full or closed. Raises `GateClosed` as soon as the next wait would exceed
+    `patience_s` seconds in all."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return call()
+        except GateClosed as closed:
+            wait_s = closed.retry_after_s or 1.0
+            if time.monotonic() + wait_s > deadline:
+                raise
+            time.sleep(wait_s)
+
+
 def kept_form(result: Answer | Vectors) -> dict[str, Any]:
     """Return a result as a dict, ready for JSON, for `result_of`."""
     if isinstance(result, Answer):

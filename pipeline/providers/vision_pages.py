@@ -33,7 +33,7 @@ from pipeline.reading.layout.rotation import turn_box
 from pipeline.reading.ocr.rendition import Picture, PictureFacts, Rendition
 from pipeline.reading.replies.assembly import assemble
 from pipeline.reading.replies.form import Form, Parsed, Region
-from pipeline.reading.replies.problems import Expected, Problem, check
+from pipeline.reading.replies.problems import MINOR, Expected, Problem, check
 from pipeline.reading.replies.repetition import Repetition
 from pipeline.reading.replies.reply import parse
 from pipeline.settings import ProviderProfile
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _LARGER = 1.5
 _MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
-_MINOR = frozenset({"unequal_table", "box_outside"})
-"""Codes of problems that do not cost a page another pass."""
 _TASKS: Mapping[str, Task] = {"table": "table", "equation": "formula", "formula": "formula"}
 """The tasks of regions by our name for their kind; any other region is text, and a picture is not read."""
 _SILENT = frozenset({"picture", "ignored"})
@@ -209,8 +207,9 @@ class _VisionReader:
                 problems.append(Problem("structure", f"the page is turned by {parsed.rotation} degrees"))
             answer = answer_of(facts, page.number, self._service.model, parsed)
             answer = replace(answer, model=made[-1].model if made else answer.model, usage=_sum(made))
-            serious = [problem for problem in problems if problem.code not in _MINOR]
-            yield Pass(answer, self._rejected(page, plan, serious, answer) if serious else None)
+            serious = [problem for problem in problems if problem.code not in MINOR]
+            error = self._rejected(page, plan, serious, answer) if serious else None
+            yield Pass(answer, error, tuple(problems))
             if not serious:
                 return
             plan = plan.after(parsed, [problem.code for problem in serious], self._asking, page)
@@ -394,7 +393,7 @@ def _moved(box: Sequence[float] | None, part: Sequence[float]) -> list[float] | 
 
 
 def _serious(part: _Part) -> bool:
-    return any(problem.code not in _MINOR for problem in part.problems)
+    return any(problem.code not in MINOR for problem in part.problems)
 
 
 def _sum(answers: Sequence[Answer]) -> Usage:

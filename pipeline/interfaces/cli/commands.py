@@ -51,6 +51,10 @@ COMMANDS = {
         "stack:doctor",
         "Check versions, settings, database, Redis, flows and providers; say how to fix each fault (exit code 1).",
     ),
+    "models": (
+        "models:models",
+        "List the presets for models: what their servers need, licences, scores, and your providers that use each.",
+    ),
     "migrate": (
         "stack:migrate",
         "Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema.",

@@ -11,7 +11,17 @@ import typer
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json, all_settings, ready_context
-from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import (
+    err,
+    escape,
+    marked,
+    one_line,
+    out,
+    print_json,
+    print_list,
+    print_pairs,
+    state,
+)
 
 if TYPE_CHECKING:
     from pipeline.engine.backlog import Failure
@@ -224,12 +234,25 @@ def workers(as_json: Json = False) -> None:
     print_list(live.workers, columns, cells, as_json=as_json, none=NoWorker().reason)
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    provider: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Let this provider read a test page instead, and judge its reply. It costs."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
     """Check versions, settings, database, Redis, flows and providers; say how to fix each fault (exit code 1)."""
     from pipeline.operations.providers import FAIL
-    from pipeline.standalone.doctor import checks
 
-    results = checks(all_settings())
+    if provider:
+        from pipeline.standalone import provider_trial
+
+        with err.status(marked(f"{one_line(provider)} reads a page …")):
+            results = provider_trial.checks(all_settings(), provider)
+    else:
+        from pipeline.standalone.doctor import checks
+
+        results = checks(all_settings())
     if as_json:
         print_json(results)
     else:

@@ -2,7 +2,7 @@
 
 from urllib.parse import quote, urlencode
 
-from pipeline.engine.traces import SEARCH
+from pipeline.engine.traces import SEARCH, TRIAL
 from pipeline.operations.search import Hit
 
 _OF_FLOW = {
@@ -28,8 +28,8 @@ def place(kind: str, subject: str) -> str:
 
 def place_of_call(flow: str, scope_id: str, unit: str) -> str:
     """Return the address of the console's page of a call's subject, without the prefix; of a document, at its page
-    `unit`. Empty for searches and for flows without such pages."""
-    address = place(_OF_FLOW.get(flow, ""), "" if scope_id == SEARCH else scope_id)
+    `unit`. Empty for searches, trials of providers, and flows without such pages."""
+    address = place(_OF_FLOW.get(flow, ""), "" if scope_id in {SEARCH, TRIAL} else scope_id)
     return f"{address}?page={unit}" if address and flow == "documents" and unit.isdecimal() else address
 
 

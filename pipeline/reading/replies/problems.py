@@ -24,6 +24,8 @@ Code = Literal[
     "unequal_table",
     "box_outside",
 ]
+MINOR: frozenset[Code] = frozenset({"unequal_table", "box_outside"})
+"""Problems that do not cost a page another pass."""
 _WORD = re.compile(r"[^\W_]+")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _COUNTED = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])[^\W_]){{2,}}")
@@ -78,7 +80,7 @@ def check(raw: str, parsed: Parsed, *, finish_reason: str, expected: Expected) -
     text = parsed.text.strip()
     if finish_reason == "content_filter":
         found.append(Problem("refusal", "the provider's filter stopped the reply"))
-    elif _refuses(text) and _recall(text, expected) < _RECALL:
+    elif _refuses(text) and recall(text, expected.words or ()) < _RECALL:
         found.append(Problem("refusal", "the model refuses"))
     if _echoes(raw[:MAX_CHARACTERS], expected.prompt):
         found.append(Problem("prompt_echo", "the reply repeats the prompt"))
@@ -105,19 +107,19 @@ def _against_page(text: str, expected: Expected) -> list[Problem]:
     wanted = expected.script.upper() or script_of(" ".join(known))[0]
     if wanted and script and script != wanted and share >= _SCRIPT_SHARE:
         found.append(Problem("other_script", f"the reply is in {script}, the page in {wanted}"))
-    elif len(_counted(expected)) >= _FEW and (recall := _recall(text, expected)) < _RECALL:
-        found.append(Problem("low_recall", f"the reply has {recall:.0%} of the page's words"))
+    elif len(_counted(expected.words or ())) >= _FEW and (share := recall(text, expected.words or ())) < _RECALL:
+        found.append(Problem("low_recall", f"the reply has {share:.0%} of the page's words"))
     return found
 
 
-def _recall(text: str, expected: Expected) -> float:
+def recall(text: str, known_words: Sequence[str]) -> float:
     """Return the share of the page's words that the text has; 0 if none is known."""
-    known, words = Counter(_counted(expected)), Counter(_COUNTED.findall(text.casefold()))
+    known, words = Counter(_counted(known_words)), Counter(_COUNTED.findall(text.casefold()))
     return (known & words).total() / known.total() if known else 0.0
 
 
-def _counted(expected: Expected) -> list[str]:
-    return _COUNTED.findall(" ".join(expected.words or ()).casefold())
+def _counted(words: Sequence[str]) -> list[str]:
+    return _COUNTED.findall(" ".join(words).casefold())
 
 
 def _refuses(text: str) -> bool:
