@@ -70,7 +70,8 @@ def song(number: int) -> dict[str, Any]:
 
 
 def _describe(record: Record) -> str:
-    return f"# Minutes of the pump house\n\n{MARKDOWN}"
+    # A table without its end makes a reply incomplete.
+    return f"# Minutes of the pump house\n\n{MARKDOWN.replace('<table>', '')}"
 
 
 @contextmanager
