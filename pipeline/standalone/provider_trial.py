@@ -42,6 +42,7 @@ WORDS = " ".join((HEADING, *PARAGRAPH, *(cell for row in TABLE for cell in row))
 """The words of the page."""
 GOOD_SHARE, BAD_SHARE = 0.9, 0.5
 _SIDES = 1240, 1754
+_BEGINNING = 80
 _GATE_S = 30.0
 """How long a call waits for its turn at the provider's gate."""
 
@@ -104,13 +105,13 @@ def judge(name: str, profile: ProviderProfile | None, preset: Preset | None, tri
     if answer is None:
         return [*found, Check("reply", FAIL, str(error), _on_error(name, error, preset) if error else "")]
     hint = f" The server needs: {preset.hint}" if preset and preset.hint else ""
-    end = "it stops at its limit of tokens" if answer.truncated else "it comes to its end"
+    end = f"finish reason: {'length' if answer.truncated else 'stop'}"
     for code, detail in trial.problems or ([Problem("truncated", str(error))] if error else []):
         is_grave = code not in MINOR
         advice = _on_problem(code, preset) + hint if is_grave else ""
         found.append(Check("reply", FAIL if is_grave else WARN, f"{detail} ({end})", advice))
     if not found or found[-1].name != "reply":
-        found.append(Check("reply", OK, f"no problems; {end}"))
+        found.append(Check("reply", OK, f"no problems ({end})"))
     found.append(_form(answer, preset))
     share = recall(answer.text, WORDS.split())
     words = f"{share:.0%} of the {len(WORDS.split())} words of the page"
@@ -119,7 +120,10 @@ def judge(name: str, profile: ProviderProfile | None, preset: Preset | None, tri
     elif share >= BAD_SHARE:
         found.append(Check("words", WARN, words, "A larger picture may help: set IMAGE_DPI."))
     else:
-        found.append(Check("words", FAIL, words, _UNSEEN + hint))
+        beginning = (
+            f"; the text begins with: {' '.join(answer.text.split())[:_BEGINNING]}" if answer.text.strip() else ""
+        )
+        found.append(Check("words", FAIL, words + beginning, _UNSEEN + ("" if error else hint)))
     return found + _figures(profile, trial, answer)
 
 

@@ -54,7 +54,7 @@ def test_a_grave_problem_fails_with_advice(code: str, preset: str, advice: str) 
     reply = judged(Trial(answer, rejected(answer, code), [problem]), preset=presets.named(preset))["reply"]
     assert (reply.result, reply.found.startswith("what is wrong")) == ("fail", True)
     assert advice in reply.advice
-    assert ("limit of tokens" in reply.found) == (code == "truncated")
+    assert ("finish reason: length" in reply.found) == (code == "truncated")
 
 
 def test_a_small_problem_is_a_warning() -> None:
