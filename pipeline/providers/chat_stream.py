@@ -29,7 +29,7 @@ class Stream:
         """A piece could not be parsed."""
 
     def feed(self, data: bytes) -> bool:
-        """Take some bytes of the stream; return whether no more are needed."""
+        """Take some bytes of the stream; return whether the stream may end."""
         *ended, rest = data.split(b"\n")
         for line in ended:
             whole = b"".join([*self._line, line])

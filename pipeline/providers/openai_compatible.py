@@ -110,7 +110,7 @@ class OpenAICompatible:
         return self._ask(prompt, system, json_schema)
 
     def show(self, picture: Picture, question: Question, watch: Callable[[str], bool] = lambda _: False) -> Answer:
-        """Answer a question about a picture, exactly as it is worded. Raises `UnitError`.
+        """Answer a question about a picture without changing its words. Raises `UnitError`.
 
         The answer streams in: `watch` takes each piece of it, in the thread of all calls, and returns True to break the
         call off at once; the answer is then `cut`, and its tokens are estimated. A service that does not stream answers

@@ -38,7 +38,7 @@ class Preset:
 
     id: str
     match: tuple[str, ...]
-    """Regular expressions; one that is found in a model's name, in lower case, chooses the preset."""
+    """Regular expressions: a match in a model's name, in lower case, chooses the preset."""
     version: int = 1
     """Increase it when a change makes other requests: cached pages then do not count."""
     steps: Literal["page", "own_layout", "layout"] = "page"

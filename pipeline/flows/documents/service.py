@@ -213,7 +213,7 @@ def escalate(
     `provider`: empty for the one that the document or the settings name. Leaves out pages that this provider has
     answered, whichever text was kept. Pages that are converted later follow them. Harmless without such pages. Raises
     `UserError` for a document without pages yet, without a provider to escalate to, or for a bad budget, and
-    `IllegalTransition` for one that is paused or being merged.
+    `IllegalTransition` for a document that is paused or being merged.
     """
 
     def act(tx: Tx, document: Any) -> None:

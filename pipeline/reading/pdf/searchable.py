@@ -1,7 +1,7 @@
 """Make a searchable PDF: the original pages, with their words as invisible text at their places.
 
 The text goes before a page's own content, so that the page covers it, and the page's streams and pictures stay byte for
-byte. A picture file becomes a PDF that holds it: a JPEG as it is, other pictures without loss.
+byte. A picture file becomes a PDF that holds it: a JPEG unchanged, other pictures without loss.
 """
 
 import struct
@@ -103,7 +103,7 @@ def _write_pdf(source: Path, target: Path, texts: Sequence[PageText], tick: Call
 
 
 def _lines(text: PageText) -> tuple[list[TextLine], bool]:
-    """Return the lines to write, and whether they lie at places that nobody read."""
+    """Return the lines to write, and whether their places are guesses."""
     if text.text is None:
         return list(text.lines), False
     if text.lines and (lines := placement.placed(text.text, text.lines)) is not None:
@@ -282,7 +282,7 @@ def _declare(pdf: pikepdf.Pdf) -> None:
 
 
 def _beyond_scans(pdf: pikepdf.Pdf) -> Iterator[str]:
-    """Yield what keeps a PDF from being PDF/A-2b; nothing if its pages hold pictures in plain colours and no more."""
+    """Yield the reasons why a PDF cannot be PDF/A-2b; none if its pages hold only pictures in plain colours."""
     if pdf.is_encrypted:
         yield "the source is encrypted"
     yield from (f"the source has {name[1:]}" for name in set(pdf.Root.keys()) - _CATALOG)
@@ -446,7 +446,7 @@ def _jpeg(pdf: pikepdf.Pdf, image: Image.Image, data: bytes) -> pikepdf.Object:
 
 
 def _lossless(pdf: pikepdf.Pdf, image: Image.Image) -> pikepdf.Object:
-    """Return a picture that is no JPEG: two colours as a fax, others deflated, transparency on white."""
+    """Return a picture of another format than JPEG: two colours as a fax, others deflated, transparency on white."""
     if image.mode == "1":
         buffer = BytesIO()
         image.save(buffer, "TIFF", compression="group4", tiffinfo={TiffImagePlugin.ROWSPERSTRIP: image.height})

@@ -159,7 +159,7 @@ class _Page:
 
 
 def _table(text: str) -> list[Table | str]:
-    """Return the tables in a region's text and the texts around them; empty if there is no table."""
+    """Return the tables in a region's text and the texts around them; empty without a table."""
     if tables.is_otsl(text):
         table = tables.from_otsl(text)
         return [table] if table else []

@@ -36,7 +36,7 @@ Label = Literal[
     "page_number",
     "ignored",
 ]
-"""Our names for the parts of a page. `ignored`: a part whose text is no text of the page."""
+"""Our names for the parts of a page. `ignored`: a part whose text does not stand on the page."""
 
 FURNITURE: frozenset[Label] = frozenset({"header", "footer", "page_number"})
 

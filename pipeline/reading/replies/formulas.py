@@ -30,7 +30,7 @@ def _display(match: re.Match[str]) -> str:
 
 
 def formula(text: str) -> str:
-    """Return bare or delimited LaTeX as a formula of its own; empty if there is none."""
+    """Return bare or delimited LaTeX as a formula of its own; empty without LaTeX."""
     text = text.strip()
     for begin, end in (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$")):
         if len(text) >= len(begin) + len(end) and text.startswith(begin) and text.endswith(end):

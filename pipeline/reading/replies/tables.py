@@ -16,7 +16,7 @@ Rows = list[list[dict[str, Any]]]
 
 _OTSL = re.compile(r"<(fcel|ecel|lcel|ucel|xcel|nl|ched|rhed|srow)>")
 _KEPT = re.compile(r"(</?(?:sub|sup)>|<br>|\$[^$\n]{1,2000}\$)")
-"""What a cell keeps as it is: raised figures, line breaks and formulas."""
+"""The markup that a cell keeps: raised figures, line breaks and formulas."""
 _INLINE = re.compile(
     r"<(?P<end>/?)(?P<name>sub|sup|br|math|b|i|em|strong|u|s|del|span|font|p|div|input|a|code)\b(?P<more>[^<>]{0,300})>",
     re.IGNORECASE,

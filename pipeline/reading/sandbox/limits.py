@@ -112,7 +112,7 @@ class Task:
 
 @contextmanager
 def large_files(most_bytes: int) -> Iterator[None]:
-    """Let this child write files of up to `most_bytes` during the block: copies of what it reads."""
+    """Let this child write files of up to `most_bytes` during the block: copies of its inputs."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))

@@ -74,7 +74,7 @@ class Room:
 
     @property
     def is_overdrawn(self) -> bool:
-        """Whether what was spent and is reserved exceeds the budget."""
+        """Whether the spent and the reserved money exceed the budget."""
         return self.budget.cost is not None and self.spent + self.reserved > self.budget.cost + _ROUNDING
 
     @property

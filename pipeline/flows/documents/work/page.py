@@ -342,7 +342,7 @@ def _escalated(tx: Tx, document: Any, attempts: Sequence[Attempt], outcomes: Seq
             elif not escalation.compare(tx, row, answer.text):
                 changed[-1] = replace(outcome, values=former)
         elif row.state == EscalationState.OPEN and attempt.cost and escalation.room(tx, document).is_overdrawn:
-            # Another attempt may cost more than the budget has left, so there is none.
+            # Another attempt may cost more than the budget has left.
             error = UnitError(str(attempt.error), kind=ErrorKind.PERMANENT)
             changed[-1] = replace(outcome, error=error)
     escalation.offer(tx, document, doubts, has_text=True)
@@ -355,7 +355,7 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt], document: Any)
     known = [
         {"page_id": page_id, "data": answer.layout} for page_id, answer in answers.items() if answer.layout is not None
     ]
-    # Only a page that a user retries, which does not use the cache, or one that was escalated can have an old layout.
+    # Only escalated pages and pages that a user retries (which do not use the cache) can have an old layout.
     retried = {attempt.unit.id for attempt in attempts if document.escalate or not attempt.unit.use_cache}
     unknown = [page_id for page_id, answer in answers.items() if answer.layout is None and page_id in retried]
     if known:
@@ -463,7 +463,7 @@ def trace(
 
 
 def _tokens(attempt: Attempt, name: str) -> int:
-    """Return the tokens of an attempt's calls; of one that was made without a record, those of its answer."""
+    """Return the tokens of an attempt's calls; of an unrecorded call, the answer's tokens."""
     if attempt.calls:
         return sum(call[name] for call in attempt.calls)
     answer = _paid_for(attempt)

@@ -44,12 +44,12 @@ _MAX_PASSWORD = 1000
 
 
 def can_ask() -> bool:
-    """Whether somebody sits at the terminal."""
+    """Whether a user can answer at the terminal."""
     return sys.stdin.isatty() and err.is_terminal
 
 
 def can_open(source: Path) -> bool:
-    """Whether a password from the terminal may open the file: somebody can type it, and the file is a PDF."""
+    """Whether a password from the terminal may open the file: the user can type it, and the file is a PDF."""
     from pipeline.reading.files.filetype import detect_file
 
     return can_ask() and detect_file(source) == "pdf"

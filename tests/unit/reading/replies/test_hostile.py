@@ -22,7 +22,7 @@ _LINK = re.compile(r"(?:https?://|mailto:|#|\Z)", re.IGNORECASE)
 
 
 def _active(markdown):
-    """What a reader of Markdown with HTML would do: its pictures, tags and links, but for those that are harmless."""
+    """The pictures, tags and links that a Markdown reader with HTML would show, except harmless ones."""
     found = []
 
     def walk(tokens):
