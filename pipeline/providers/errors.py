@@ -71,6 +71,8 @@ _WORDS = {
 _SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_completion_tokens": "MAX_TOKENS"}
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|key)[-_][-\w*.…]{6,}|\bAIza[-\w*]{8,}|\bBearer\s+\S+", re.IGNORECASE)
+_SHORTEST_KEY = 8
+"""Shorter keys are placeholders of services without keys, such as "x", and parts of ordinary words."""
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _TRY_AGAIN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)", re.IGNORECASE)
 _REQUESTED = re.compile(
@@ -186,7 +188,7 @@ def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:
 def clean(text: str, secret: SecretStr) -> str:
     """Return `text` on one line, cut to `MAX_MESSAGE`, without the key, encoded data, and key-like strings."""
     key = secret.get_secret_value().strip()
-    if key:
+    if len(key) >= _SHORTEST_KEY:
         text = text.replace(key, "***")
     text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text[:_MAX_READ]))
     text = storable(_CONTROLS.sub("", " ".join(text.split())))

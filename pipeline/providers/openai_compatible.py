@@ -129,7 +129,8 @@ class OpenAICompatible:
         if reply is None:
             reply = self._call(lambda client: _send(client, self.model, messages, body))
         answer = self._answer_of(reply, token_claim.most_input(texts, 1), question.max_tokens)
-        if reply.pieces is None or (answer.usage.output_tokens and not reply.cut):
+        reported = answer.usage.output_tokens or (answer.usage.input_tokens and not answer.text)
+        if reply.pieces is None or (reported and not reply.cut):
             return answer
         usage = token_claim.estimated(texts, picture.pixels, answer.text, reply.pieces, cut=reply.cut)
         return replace(answer, usage=usage, cut=reply.cut)
@@ -205,7 +206,9 @@ class OpenAICompatible:
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
         content, truncated = text_of(message.get("content")), reason == "length"
-        if content is None and not truncated:
+        # A model that sees nothing to write ends without a piece of text, and charges for the call all the same.
+        is_empty = bool(reason) and isinstance(reply.data.get("usage"), dict) and not message.get("tool_calls")
+        if content is None and not (truncated or is_empty):
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
         text = storable(content or "")
         usage = self._usage_of(reply, most_in, token_claim.most_output(text, max_tokens))

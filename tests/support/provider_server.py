@@ -387,7 +387,7 @@ def _faulty_reply(record: Record, fault: Fault, script: Script) -> Reply:
         "html": "<!doctype html><title>Hello</title>",
         "truncated": completion(record, fault.text or "# Cut o", "length"),
         "empty_choices": completion(record, "") | {"choices": []},
-        "no_content": completion(record, None),
+        "no_content": completion(record, None, "") | {"usage": None},
         "refusal": completion(record, None, refusal=fault.text or "I cannot help with that."),
         "content_filter": completion(record, "", "content_filter"),
     }

@@ -11,6 +11,7 @@ from pipeline.reading.replies import markup, tables
 from pipeline.reading.replies.form import FURNITURE, MAX_REGIONS, Box, Form, Label, Parsed, Region
 from pipeline.reading.replies.formulas import formula
 from pipeline.reading.replies.tables import Table
+from pipeline.reading.replies.wrapping import without_overrides
 
 _HEADING = re.compile(r"(#{1,6})[ \t]++(\S.*+)")
 _ITEM = re.compile(r"([ \t]*+)([-*+•·◦▪]|\d{1,4}[.)])[ \t]++(?=\S)")
@@ -67,6 +68,7 @@ class _Page:
 
     def add(self, region: Region) -> None:
         label = self._form.label(region.label)
+        region = region._replace(text=without_overrides(region.text))  # those that JSON writes as escapes
         box = self._box(region.box)
         left, top, right, bottom = box or (0.0, 0.0, 0.0, 0.0)
         self.regions.append(region._replace(box=(left, top, right, bottom) if box else None))

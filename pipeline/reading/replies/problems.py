@@ -42,6 +42,10 @@ _REFUSAL = re.compile(
 )
 _SPEAKS = re.compile(r"\bI\b|\bAI\b|please|sorry|\bich\b|\bje\b|no puedo|抱歉|对不起|无法", re.IGNORECASE)
 _REFUSAL_LENGTH = 600
+_GARBAGE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
+_GARBAGE_SHARE = 0.02
+_TOKEN = re.compile(r"(?:<|&lt;)\\?[|｜]([\w▁]{1,40})\\?[|｜](?:>|&gt;)")
+"""A token for programs, such as `<|im_end|>`, as Markdown may have escaped it."""
 _TRUNCATED = frozenset({"length", "max_tokens", "max_output_tokens"})
 _FEW, _RECALL, _ECHO, _ECHO_LINE = 20, 0.5, 0.6, 30
 _SCRIPT_SHARE = 0.6
@@ -95,6 +99,8 @@ def check(raw: str, parsed: Parsed, *, finish_reason: str, expected: Expected) -
 
 def _against_page(text: str, expected: Expected) -> list[Problem]:
     found: list[Problem] = []
+    if not expected.blank and (garbage := _garbage(text, expected.words or ())):
+        found.append(Problem("structure", garbage))
     words = _WORD.findall(text.casefold())
     known = [word.casefold() for word in expected.words or () if _WORD.search(word)]
     if not words:
@@ -110,6 +116,16 @@ def _against_page(text: str, expected: Expected) -> list[Problem]:
     elif len(_counted(expected.words or ())) >= _FEW and (share := recall(text, expected.words or ())) < _RECALL:
         found.append(Problem("low_recall", f"the reply has {share:.0%} of the page's words"))
     return found
+
+
+def _garbage(text: str, known_words: Sequence[str]) -> str:
+    """Return why the text is none of a page; empty for other texts."""
+    if len(_GARBAGE.findall(text)) > len(text) * _GARBAGE_SHARE:
+        return "the reply has characters that no page shows"
+    known = " ".join(known_words)
+    # A page about models shows such tokens itself.
+    left = next((match for match in _TOKEN.finditer(text.replace("\\_", "_")) if match[1] not in known), None)
+    return f"the reply has the token <|{left[1]}|> in its text" if left else ""
 
 
 def recall(text: str, known_words: Sequence[str]) -> float:

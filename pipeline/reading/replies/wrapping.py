@@ -19,12 +19,16 @@ _ENDS = (
     "</s>",
 )
 _MAX_REMARK = 200
+_OVERRIDES = re.compile(
+    "[\u202a-\u202e\u2066-\u2069]|&#(?:0*8(?:23[4-8]|29[4-7])|x0*20(?:2[a-e]|6[6-9]));", re.IGNORECASE
+)
+"""Characters that show text in another order than it has, and references to them."""
 
 
 def answer(raw: str, *, markdown: bool = True) -> tuple[str, bool]:
     """Return (the answer without thoughts, fences and end tokens, whether there are only thoughts). A Markdown answer
     keeps fences of other languages: the page may be a listing."""
-    text = raw.replace("\r\n", "\n").replace("\x00", "")
+    text = without_overrides(raw.replace("\r\n", "\n").replace("\x00", ""))
     opening = _OPENING.match(text)
     closing = _CLOSING.search(text)
     thoughts = False
@@ -40,6 +44,11 @@ def answer(raw: str, *, markdown: bool = True) -> tuple[str, bool]:
     while end := next((token for token in _ENDS if text.endswith(token)), ""):
         text = text.removesuffix(end).rstrip()
     return unwrap(text, _MARKDOWN if markdown else _ANY), thoughts
+
+
+def without_overrides(text: str) -> str:
+    """Return `text` without the characters that set its direction against that of its letters."""
+    return _OVERRIDES.sub("", text)
 
 
 def unwrap(text: str, fences: re.Pattern[str] = _MARKDOWN) -> str:

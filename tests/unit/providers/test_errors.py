@@ -244,3 +244,8 @@ def test_a_call_that_reached_its_limit_is_transient_and_says_the_limit() -> None
     failure = from_exception(TimeoutError(), TARGET, NOW)
     assert (failure.kind, failure.code) == (ErrorKind.TRANSIENT, "timeout")
     assert "12 s" in str(failure)
+
+
+def test_a_placeholder_for_a_key_is_not_masked_in_ordinary_words() -> None:
+    assert clean("check the key", SecretStr("k")) == "check the key"
+    assert clean("check 12345678", SecretStr("12345678")) == "check ***"

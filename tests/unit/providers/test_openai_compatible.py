@@ -112,6 +112,22 @@ def test_an_empty_text_is_an_answer(server: ProviderServer, provider: OpenAIComp
     assert provider.describe(PNG, "image/png", "Convert").text == ""
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_reply_that_ends_without_content_is_an_empty_answer_with_its_usage(
+    server: ProviderServer, provider: OpenAICompatible, streams: bool
+) -> None:
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500}
+    if streams:
+        event = json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": usage})
+        data = f"data: {event}\n\ndata: [DONE]\n\n"
+        server.push(Fault(status=200, body=data, headers={"Content-Type": "text/event-stream"}))
+    else:
+        choice = {"message": {"content": None}, "finish_reason": "stop"}
+        server.push(Fault(status=200, body={"choices": [choice], "usage": usage}))
+    answer = ask(provider)
+    assert (answer.text, answer.truncated, answer.usage) == ("", False, Usage(1000, 500))
+
+
 def test_content_in_parts_is_joined(server: ProviderServer, provider: OpenAICompatible) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     server.push(Fault(status=200, body={"choices": [{"message": {"content": parts}}]}))
