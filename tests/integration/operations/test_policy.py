@@ -37,7 +37,8 @@ POLICY = {
         READ: """status several list_documents next_ids explained commonest_error page_picture count_documents
             count_by_status reasons search pages page attempts costs resolve load_beside retries cells page_numbers
             layouts layout docling page_texts archive manifest pictures_folder page_shape figures last_hour
-            pages_by_minute find_page_picture searchable_pdf searchable_report doubtful_pages paid_attempts""",
+            pages_by_minute find_page_picture searchable_pdf searchable_report doubtful_pages paid_attempts
+            result result_by_page tables_as_csv embedded_picture""",
         WRITE: "cancel pause remerge promote delete act",
         PAID: "submit submit_archive submit_upload escalate resume retry retry_failed retry_page",
     },
@@ -78,7 +79,7 @@ POLICY = {
     "search": {READ: "search"},
     "webhooks": {
         READ: "types endpoint endpoints deliveries delivery delivery_counts attempts",
-        WRITE: "test replay replay_range replay_failed",
+        WRITE: "test replay replay_range replay_failed call_back",
         ADMIN: "create change exchange_secret remove",
     },
 }
