@@ -348,6 +348,13 @@ find_page_picture, searchable_report = reads(page_pictures.find), reads(searchab
 
 
 @operation(Scope.READ)
+def escalated_to(caller: Caller, document_id: str) -> dict[str, tuple[int, float]]:
+    """Return the number of the document's pages that went to another provider, and their cost, by that provider."""
+    with caller.context.db.read() as session:
+        return queries.escalated_to(session, document_id)
+
+
+@operation(Scope.READ)
 def commonest_error(caller: Caller, document_id: str) -> str:
     """Return the error that most of the document's failed pages have; empty without failed pages."""
     with caller.context.db.read() as session:

@@ -109,7 +109,10 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
         raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
     from pipeline.providers import presets  # noqa: PLC0415  # local conversion needs none
 
-    presets.chosen(profile, model or profile.model)
+    try:
+        presets.chosen(profile, model or profile.model)
+    except UserError as error:
+        raise UserError(f"{_variable(provider)}PRESET: {error}", code=error.code) from None
 
 
 def check_workers(redis: "Redis", provider: str) -> None:

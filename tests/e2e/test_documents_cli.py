@@ -236,7 +236,10 @@ def test_a_doubtful_page_goes_to_a_model_within_a_budget(cli: Cli, provider: Pro
     shown, pages = cli.run_all([["documents", "show", document], ["documents", "pages", document]])
     assert re.search(r"^escalation +to ai, budget 2\.00; 1 of 1 page went to ai", shown.out, re.MULTILINE)
     assert "ai, recognition is" in pages.out
-    assert cli.run("documents", "escalate", document).code == 0, "nothing is left to send"
+    nothing = cli.run("documents", "escalate", document, "--wait")
+    assert nothing.code == 0
+    assert "0 pages sent to ai, without a limit of cost" in nothing.err
+    assert "went to" not in nothing.err, "that was an earlier request"
     assert len(provider.records) == 1
 
 

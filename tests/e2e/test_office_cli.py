@@ -76,3 +76,13 @@ def test_a_mixed_pile_pays_a_model_for_scans_only(cli: Cli, provider: ProviderSe
     retried = cli.run("documents", "retry", cli.newest(), "--provider", "ai")
     assert retried.code == 0, retried.err
     assert len(provider.records) == 1
+
+
+def test_a_file_of_text_has_no_searchable_pdf_and_says_so_before_it_is_converted(cli: Cli) -> None:
+    (cli.cwd / "table.csv").write_text("a,b\n1,2\n")
+    refused = cli.run("convert", "table.csv", "--format", "pdf")
+    assert (refused.code, refused.out) == (1, "")
+    assert "table.csv is neither a PDF nor a picture, so it has no searchable PDF" in refused.err
+    both = cli.run("convert", "table.csv", "--format", "md,pdf")
+    assert both.code == 1
+    assert (cli.cwd / "table.csv.md").exists()

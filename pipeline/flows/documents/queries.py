@@ -15,7 +15,7 @@ from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, ESCALATIONS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
-from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, EscalationState, PageEvent, PageStatus
 from pipeline.flows.documents.views import (
     AttemptView,
     CostView,
@@ -104,6 +104,17 @@ def _escalations(session: Session, pages: Sequence[Any]) -> dict[int, Escalation
     c = ESCALATIONS.c
     of_pages = (c.document_id == pages[0].document_id, c.page.between(pages[0].page, pages[-1].page))
     return {row.page_id: view_of(EscalationView, row) for row in session.execute(select(ESCALATIONS).where(*of_pages))}
+
+
+def escalated_to(session: Session, document_id: str) -> dict[str, tuple[int, float]]:
+    """Return the number of pages that went to another provider, and their cost, by that provider."""
+    c = ESCALATIONS.c
+    unsent = (EscalationState.WAITING, EscalationState.UNPAID)
+    query = select(c.provider, func.count(), func.sum(c.cost)).where(
+        c.document_id == document_id, c.state.not_in(unsent)
+    )
+    rows = session.execute(query.group_by(c.provider).order_by(func.min(c.page))).all()
+    return {provider: (pages, cost or 0.0) for provider, pages, cost in rows}
 
 
 def commonest_error(session: Session, document_id: str) -> str:

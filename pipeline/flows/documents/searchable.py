@@ -72,7 +72,8 @@ def report(context: Context, document_id: str) -> Json:
 
 def _path(context: Context, document: DocumentView) -> Path:
     if document.type not in {"pdf"} | {name for name, mime in MIME_TYPES.items() if mime.startswith("image/")}:
-        raise UserError(f"document {document.id} is neither a PDF nor a picture", code="no_pages")
+        message = f"{document.filename} is neither a PDF nor a picture, so it has no searchable PDF"
+        raise UserError(message, code="no_pages")
     # Merging sets the time of the end: a later result has another name.
     state = f"{REVISION} {document.finished_at} {document.result_path}"
     tag = hashlib.sha256(state.encode()).hexdigest()[:16]

@@ -42,7 +42,7 @@ from pipeline.flows.documents.work.escalation import PAGE_OPERATION
 from pipeline.flows.documents.work.page import CONVERT, end_of_pages
 from pipeline.providers import call_cost, registry
 from pipeline.reading.files.filetype import TEXT_TYPES
-from pipeline.settings import Settings
+from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
 FLOW = "documents"
@@ -215,6 +215,10 @@ def escalate(
     `UserError` for a document without pages yet, without a provider to escalate to, or for a bad budget, and
     `IllegalTransition` for a document that is paused or being merged.
     """
+
+    if provider == LOCAL:
+        message = "doubtful pages go to a model, and local conversion is none: name another provider"
+        raise UserError(message, code="usage")
 
     def act(tx: Tx, document: Any) -> None:
         if not document.pages:

@@ -275,6 +275,12 @@ def test_a_user_sends_the_doubtful_pages_of_a_finished_document(context: Context
     worker.settle(answered(only(worker.claim())))
     assert merge.merge_document(context, document_id, Owner("m", "1"))
     assert service.escalate(context, document_id, "big").status == D.COMPLETED  # nothing is left
+    with context.db.read() as session:
+        (pages_sent, cost), *others = queries.escalated_to(session, document_id).values()
+    view = queries.document(context, document_id)
+    assert (pages_sent, cost, others) == (2, pytest.approx(view.escalated_cost), [])
+    with pytest.raises(UserError, match="local conversion is none"):
+        service.escalate(context, document_id, "local")
 
 
 def test_a_retry_lets_a_page_be_escalated_again(context: Context) -> None:

@@ -179,7 +179,9 @@ def _convert(
         err.print(orphaned(orphans), soft_wrap=True)
     for job in jobs:
         _judge_existing(job, wish, several=len(jobs) > 1)
-    wanted = [job for job in jobs if job.is_wanted]
+        if job.is_wanted and job.form is Format.PDF:
+            _refuse_text(job, several=len(jobs) > 1)
+    wanted = [job for job in jobs if job.is_wanted and not job.ended]
     if any(map(_begins_well, wanted)):
         with (
             nullcontext(demanded) if demanded else stack_on_demand() as held
@@ -292,6 +294,21 @@ def _judge_existing(job: Job, wish: given.Wish, *, several: bool) -> None:
             return  # the job then reports why the file cannot be read
         job.judgement = judge(job.target, job.origin, keep=wish.keep, redo=wish.redo)
         if not job.is_wanted and job.problem and several:
+            err.print(line(job), soft_wrap=True)
+
+
+def _refuse_text(job: Job, *, several: bool) -> None:
+    """End a job for the searchable PDF of a file that is neither PDF nor picture, before it is converted."""
+    from pipeline.reading.files.filetype import detect, read_head
+
+    try:
+        head = read_head(job.target.source)
+    except OSError:
+        return  # the job then reports why the file cannot be read
+    if head and detect(head) is None:
+        job.error = f"{job.target.label} is neither a PDF nor a picture, so it has no searchable PDF"
+        job.code, job.ended = "no_pages", True
+        if several:
             err.print(line(job), soft_wrap=True)
 
 

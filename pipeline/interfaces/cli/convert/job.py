@@ -35,6 +35,8 @@ class Job:
     """The source and options of the result, once the source has been read."""
     judgement: Judgement = Judgement(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
     document: "Document | None" = None
+    before: "Document | None" = None
+    """The document before the request whose pages the job's line sums up; None: it sums up all."""
     error: str = ""
     code: str = ""
     """The error's code, if the file was refused."""
@@ -108,7 +110,7 @@ def line(job: Job) -> str:
     if job.document and job.document.doubtful_count and job.written:
         command = f"`penstock documents pages {job.document.id} --doubtful`"
         pages += f", [yellow]{job.document.doubtful_count:,} doubtful[/yellow] ({command})"
-    if job.document and job.document.settled and (went := escalation(job.document)):
+    if job.document and job.document.settled and (went := escalation(job.document, job.before)):
         pages += f", {went}"
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
@@ -116,13 +118,26 @@ def line(job: Job) -> str:
     return f"{one_line(job.label or str(job.target.label))}{written}{ended}{pages}{why}"
 
 
-def escalation(document: "Document") -> str:
-    """How many pages went to another provider at what cost, and what to do about those that the budget left out; empty
-    without such pages."""
-    parts = []
-    if went := document.escalated_pages:
-        of = f"{went:,} of {count(document.pages, 'page')}"
-        parts.append(f"{of} went to {document.escalate} ({money(document.escalated_cost)})")
+def escalation(document: "Document", before: "Document | None" = None) -> str:
+    """How many pages went to other providers at what cost, since `before` if given, and what to do about those that the
+    budget left out; empty without such pages."""
+    from pipeline.operations.documents import escalated_to
+
+    sent: Mapping[str, tuple[int, float]] = {}
+    if before:
+        sent = {
+            document.escalate: (
+                document.escalated_pages - before.escalated_pages,
+                document.escalated_cost - before.escalated_cost,
+            )
+        }
+    elif document.escalated_pages:
+        sent = escalated_to(document.id)
+    of = f" of {count(document.pages, 'page')} went"
+    parts: list[str] = []
+    for name, (pages, cost) in sent.items():
+        if pages:
+            parts.append(f"{pages:,}{'' if parts else of} to {name} ({money(cost)})")
     if unpaid := document.unpaid_pages:
         more = "20p" if document.budget.endswith("p") else "2.00"
         command = f"`penstock documents escalate {document.id} --budget {more}`"

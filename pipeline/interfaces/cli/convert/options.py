@@ -81,7 +81,8 @@ def read_password(*, ask: bool, file: str, stdin_is_taken: bool) -> str:
         with nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as lines:
             password = lines.readline(_MAX_PASSWORD).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the password cannot be read from {file}: {error}", code="usage") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"the password cannot be read from {file}: {why}", code="usage") from None
     if not password:
         raise UserError(f"{file} has no password in its first line", code="usage")
     return password

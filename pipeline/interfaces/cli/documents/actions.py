@@ -74,7 +74,11 @@ def escalate(
     document_id: Id,
     provider: Annotated[str, typer.Option(help="Where the pages go. Default: where the document's pages went.")] = "",
     budget: Annotated[
-        str, typer.Option(metavar="MOST", help="The most to spend now: 2.00 (money) or 20p (pages).")
+        str,
+        typer.Option(
+            metavar="MOST",
+            help="The most to spend now: 2.00 (money) or 20p (pages). Default: that of the settings, or no limit.",
+        ),
     ] = "",
     wait: Wait = False,
 ) -> None:
@@ -86,11 +90,15 @@ def escalate(
     from pipeline.operations.documents import status
 
     full_id = resolved(document_id)
-    before = status(full_id).escalated_pages
+    before = status(full_id)
     carry_out(
         lambda: act(full_id, provider=provider, budget=budget),
-        lambda now: f"{count(now.escalated_pages - before, 'page')} sent to {now.escalate}",
+        lambda now: (
+            f"{count(now.escalated_pages - before.escalated_pages, 'page')} sent to {now.escalate}"
+            + ("" if now.budget else ", without a limit of cost (--budget sets one)")
+        ),
         wait=wait,
+        before=before,
     )
 
 

@@ -29,13 +29,20 @@ def resolved(prefix: str) -> str:
     return resolve(prefix)
 
 
-def carry_out(act: "Callable[[], Document]", done: "str | Callable[[Document], str]", *, wait: bool = False) -> None:
+def carry_out(
+    act: "Callable[[], Document]",
+    done: "str | Callable[[Document], str]",
+    *,
+    wait: bool = False,
+    before: "Document | None" = None,
+) -> None:
     """Call `act` and print the document with the words `done` for the act, or those that `done` makes of it.
 
     If it is not settled and no stack runs, hint at `penstock up`.
 
     `wait`: show its progress until it is at rest or paused, on the running stack or on one of its own, and exit with
-    the exit code that `penstock convert` would.
+    the exit code that `penstock convert` would. `before`: the document before the act, if the report is to leave out
+    the pages that went to other providers before.
     """
     if not wait:
         document = act()
@@ -52,6 +59,7 @@ def carry_out(act: "Callable[[], Document]", done: "str | Callable[[Document], s
         document = act()
         _print_result(document, done)
         job = _followed(document, stack)
+    job.before = before
     err.print(line(job), soft_wrap=True)
     if job.exit_code:
         raise typer.Exit(job.exit_code)
