@@ -60,7 +60,7 @@ _MODULES = (
     "rich.traceback",
 )
 """Modules that programs import late, too."""
-_NOT_IMPORTED = ("pipeline.interfaces", "pipeline.storage.migrations")
+_NOT_IMPORTED = ("pipeline.interfaces", "pipeline.storage.migrations", "pipeline.reading.text.hypertext")
 
 
 class Forked:
@@ -180,7 +180,8 @@ def _adopt_orphans(on: bool) -> None:
 
 
 def _import_all() -> None:
-    """Import the modules of programs, except for those that read settings or the terminal at import."""
+    """Import the modules of programs, except for those that read settings or the terminal at import, and for
+    markitdown, whose threads of C++ do not survive a fork."""
     for name in (*_MODULES, "tests.support.preloaded"):
         importlib.import_module(name)
     for path in sorted((ROOT / "pipeline").rglob("*.py")):

@@ -123,9 +123,11 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
 def _without_navigation(html: str) -> str:
     """Return the HTML without menus, lists of contents, and the links of headings to themselves; unchanged if little
     text would remain."""
-    from bs4 import BeautifulSoup, Tag  # noqa: PLC0415  (markitdown loads it as well)
+    from bs4 import Tag  # noqa: PLC0415  (markitdown loads it as well)
 
-    page = BeautifulSoup(html, "html.parser")
+    from pipeline.reading.text.hypertext import Page  # noqa: PLC0415
+
+    page = Page(html)
     nodes = list(page.descendants)
     # Each pass visits a node once, at any depth: hostile files nest thousands of lists.
     within: dict[int, frozenset[str]] = {id(page): frozenset()}

@@ -37,8 +37,6 @@ _BOOK_FACTS = {
     "Identifier": "identifier",
 }
 _CHAPTERS = frozenset({"application/xhtml+xml", "text/html"})
-_TABLES = {"table_infer_header": True}
-"""An option of markdownify: the first row of a table without a head becomes it, instead of an empty row above."""
 _MAIL_FACTS = ("From", "To", "Cc", "Date")
 
 
@@ -60,7 +58,12 @@ def convert(kind: Kind, data: bytes, filename: str) -> Converted:
     if kind == Kind.NOTEBOOK:
         data, encoding = charset.decode(data, filename).encode(), "utf-8"
     info = StreamInfo(extension=suffix, charset=encoding)
-    converted = converter().convert(io.BytesIO(data), info, **(_TABLES if kind == Kind.DOCX else {}))
+    reader = converter()
+    if kind in {Kind.DOCX, Kind.PPTX}:
+        from pipeline.reading.text import hypertext  # noqa: PLC0415
+
+        reader._html_converter = hypertext.Converter()  # noqa: SLF001  (markitdown has no other way)
+    converted = reader.convert(io.BytesIO(data), info)
     text = str(converted.markdown).replace("\r\n", "\n")
     return str(converted.title or ""), _SLIDE.split(text)[1:] if kind == Kind.PPTX else [text]
 
@@ -78,10 +81,9 @@ def declared_encoding(data: bytes) -> str:
 
 def from_html(html: str) -> Converted:
     """Convert HTML to Markdown; scripts and styles are left out, and links and pictures stay links."""
-    from markitdown import StreamInfo, converters  # noqa: PLC0415
+    from pipeline.reading.text import hypertext  # noqa: PLC0415
 
-    info = StreamInfo(extension=".html", charset="utf-8")
-    converted = converters.HtmlConverter().convert(io.BytesIO(html.encode()), info, **_TABLES)
+    converted = hypertext.Converter().convert_string(html)
     return str(converted.title or ""), [converted.markdown.replace("\r\n", "\n")]
 
 

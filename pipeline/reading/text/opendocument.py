@@ -89,8 +89,8 @@ class _Writer:
         """Return the HTML of the text or a slide, with its footnotes at the end."""
         self._notes = []
         html = self._inner(part)
-        notes = "".join(f"<li>{note}</li>" for note in self._notes)
-        return f"<html><body>{html}{f'<ol>{notes}</ol>' if notes else ''}</body></html>"
+        notes = "".join(f"<p>[{at}] {note.strip().removeprefix('<p>')}</p>" for at, note in enumerate(self._notes, 1))
+        return f"<html><body>{html}{notes}</body></html>"
 
     def _inner(self, element: Element) -> str:
         pieces = [escape(element.text or "")]

@@ -77,7 +77,7 @@ def test_a_text_of_opendocument_keeps_headings_lists_tables_links_and_notes(tmp_
     assert "| Name | Sum |\n| --- | --- |\n| Ada | 7 |" in text
     assert "[a link](https://example.org/)" in text
     assert "three[1]" in text
-    assert text.endswith("1. below")
+    assert text.endswith("[1] below")
     assert "deleted" not in text
     assert "remark" not in text
 

@@ -1,0 +1,45 @@
+"""Text of HTML stays text in Markdown, and tables keep their columns."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.reading.text import office
+from pipeline.reading.text.content_type import Kind
+from tests.support.opendocuments import open_document
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        ("<p>List&lt;String&gt; x &lt;script&gt;</p>", "List\\<String> x \\<script>"),
+        ("<p><code>a&lt;b&gt;</code></p><pre># &lt;b&gt;</pre>", "`a<b>`\n\n```\n# <b>\n```"),
+        ("<p>&amp;lt; *x* `y`</p>", "\\&lt; \\*x\\* \\`y\\`"),
+        ("<p># Not a heading</p><p>- not a list</p>", "\\# Not a heading\n\n\\- not a list"),
+        ("<p>1. a<br># b</p><div><span>+ c</span></div>", "1\\. a  \n\\# b\n\n\\+ c"),
+        ("<p><b>1.</b> a</p><p>x # y - z</p>", "**1.** a\n\nx # y - z"),
+        ("<ul><li># a<li>b</ul>", "* \\# a\n* b"),
+        ("<ol start=3><li><p>a<li>b<ul><li>c</ul><li>d</ol>", "3. a\n4. b\n   * c\n5. d"),
+        ("<p>a<p>b<div>c</div>", "a\n\nb\n\nc"),
+        (
+            "<table><tr><th>a|b<th>c<tr><td>d<td><code>e|f</code></table>",
+            "| a\\|b | c |\n| --- | --- |\n| d | `e\\|f` |",
+        ),
+        (
+            "<table><tr><td rowspan=2>a<td>b<td rowspan=3>c<tr><td>d<tr><td colspan=2>e</table>",
+            "| a | b | c |\n| --- | --- | --- |\n|  | d |  |\n| e | |  |",
+        ),
+    ],
+)
+def test_html_becomes_markdown(html: str, markdown: str) -> None:
+    assert office.from_html(html)[1] == [markdown]
+
+
+def test_an_open_documents_text_and_notes_stay_text(tmp_path: Path) -> None:
+    body = (
+        "<text:p>1. the &lt;img&gt; tag<text:note><text:note-body><text:p>A note</text:p></text:note-body></text:note>"
+        "</text:p><text:p># end</text:p>"
+    )
+    path = open_document(tmp_path / "a.odt", "text", body)
+    text = office.convert(Kind.ODT, path.read_bytes(), "a.odt")[1]
+    assert text == ["1\\. the \\<img> tag[1]\n\n\\# end\n\n[1] A note"]
