@@ -133,7 +133,8 @@ def test_options_of_submit_are_its_keywords() -> None:
     known = signature(documents.submit, eval_str=True).parameters
     keywords = {field.name: field.annotation for field in known.values() if field.kind is Parameter.KEYWORD_ONLY}
     options = {field.name: field.type | None for field in dataclasses.fields(documents.Options)}  # type: ignore[operator]
-    assert keywords == options | {"pages": str | None}, "`pages` is the current name of `page_range`"
+    further = {"pages": str | None, "original": Path | None}
+    assert keywords == options | further, "`pages` is the current name of `page_range`"
 
 
 def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:

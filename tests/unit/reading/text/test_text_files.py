@@ -207,6 +207,7 @@ def slow_file(tmp_path: Path) -> Path:
 
 
 def test_a_read_past_its_time_limit_is_killed(slow_file: Path):
+    child.close_idle()
     assert refusal(slow_file, "", replace(LIMITS, timeout_s=0.5)).code == "too_slow"
     assert running_children() == []
 
