@@ -42,3 +42,7 @@ def test_a_password_is_never_an_argument(cli: Cli, ledger: Path) -> None:
     without_terminal = cli.run("convert", ledger, "--password")
     assert (without_terminal.code, "--password-file" in without_terminal.err) == (2, True)
     assert cli.run("convert", "-", "--password-file", "-", stdin="x").code == 2
+    assert (
+        "cannot be read from /nope: No such file or directory"
+        in cli.run("convert", ledger, "--password-file", "/nope").err
+    )

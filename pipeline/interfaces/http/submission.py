@@ -3,17 +3,32 @@
 from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import AliasChoices, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, AliasChoices, Field, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
+from pipeline.flows.documents.rules.escalation import parse_budget
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.http.fields import Choice, Strict
 from pipeline.interfaces.http.uploads import Form
 
+
+def _checked_budget(text: str) -> str:
+    try:
+        parse_budget(text)
+    except ValueError as error:
+        raise PydanticCustomError("budget", "{why}", {"why": str(error)}) from None
+    return text
+
+
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
 Budget = Annotated[
     str,
-    StringConstraints(max_length=15, pattern=r"^([0-9]{1,7}(\.[0-9]{1,6})?|[0-9]{1,7}p)?$"),
-    Field(description="The most that escalation may cost: money, such as `2.00`, or pages, such as `20p`."),
+    StringConstraints(max_length=15),
+    AfterValidator(_checked_budget),
+    Field(
+        description="The most that escalation may cost: money, such as `2.00`, or pages, such as `20p`.",
+        json_schema_extra={"pattern": r"^([0-9]{1,7}(\.[0-9]{1,6})?|[0-9]{1,7}p)?$"},
+    ),
 ]
 PAGES = AliasChoices("pages", "page_range")
 """The current and the former name of the pages to convert."""

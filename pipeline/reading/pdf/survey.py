@@ -13,7 +13,7 @@ from pipeline.reading.pdf import pdfium
 from pipeline.reading.sandbox.limits import Progress
 
 _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
-_LOCKED = "{} needs a password: give it with --password, in the form's field `password`, or save a copy without one."
+_LOCKED = "{} needs a password: give it as `password`, or save a copy without one."
 
 
 def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:

@@ -189,7 +189,7 @@ def test_a_bad_file_is_refused_and_leaves_nothing(
 @pytest.mark.parametrize("name", ["aes-256", "rc4-128"])
 def test_an_encrypted_pdf_is_stored_without_its_password(context: Context, tmp_path: Path, name: str) -> None:
     path = Path(shutil.copy(ENCRYPTED_FOLDER / f"{name}.pdf", tmp_path / "ledger.pdf"))
-    assert "--password" in str(refused(context, path))
+    assert "give it as `password`" in str(refused(context, path))
     assert refused(context, path, Options(password="Kaffeekanne-4711")).code == "wrong_password"
     options = Options(password=PASSWORD)
     view = submit(context, path, options)

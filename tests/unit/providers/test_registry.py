@@ -71,6 +71,11 @@ def test_a_profile_without_any_model_or_without_the_key_that_it_needs_is_refused
     registry.check(settings, "local")
 
 
+def test_an_unknown_preset_is_refused_with_the_setting_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="PENSTOCK_PROVIDERS__X__PRESET: there is no preset 'nope'"):
+        registry.check(settings_with(tmp_path, preset="nope"), "x")
+
+
 def test_local_has_no_other_models_and_answers_no_prompts(tmp_path: Path) -> None:
     settings = settings_with(tmp_path)
     assert code_of(lambda: registry.check(settings, "local", "m")) == "unknown_model"

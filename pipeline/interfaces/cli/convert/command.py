@@ -323,7 +323,7 @@ def _is_accepted(job: Job, wish: given.Wish, *, several: bool) -> bool:
     except UserError as error:
         if error.code == "encrypted" and (wish.options.password or given.can_open(job.target.source)):
             return True
-        job.error, job.ended = str(error), True
+        job.error, job.ended = given.worded(error), True
         if several:
             err.print(line(job), soft_wrap=True)
     return not job.ended

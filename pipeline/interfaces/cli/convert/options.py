@@ -55,6 +55,11 @@ def can_open(source: Path) -> bool:
     return can_ask() and detect_file(source) == "pdf"
 
 
+def worded(refusal: UserError) -> str:
+    """Return a refusal's message with the option for what other interfaces call a field."""
+    return str(refusal).replace("give it as `password`", "give it with --password or --password-file")
+
+
 def ask_password(name: str = "") -> str:
     """Ask for the password of the file called `name`, or of all encrypted PDFs. The terminal shows none of it."""
     from getpass import getpass

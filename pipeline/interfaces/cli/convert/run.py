@@ -12,7 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
-from pipeline.interfaces.cli.convert.options import Wish, ask_password, can_open
+from pipeline.interfaces.cli.convert.options import Wish, ask_password, can_open, worded
 from pipeline.interfaces.cli.output import err, one_line
 from pipeline.interfaces.cli.progress import Progress
 
@@ -136,7 +136,7 @@ def submit(job: Job, wish: Wish) -> None:
     try:
         job.document = documents.submit(job.target.source, wish.options, original=job.target.inside)
     except UserError as error:
-        job.error, job.code, job.ended = str(error), error.code, True
+        job.error, job.code, job.ended = worded(error), error.code, True
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:

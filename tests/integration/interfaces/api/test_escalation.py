@@ -49,7 +49,9 @@ def test_the_api_sends_doubtful_and_failed_pages_within_budget_and_quota(connect
     url = f"{DOCUMENTS}/{document_id}/escalate"
     problem(client.post(url, json={"provider": "nobody"}), 422, "unknown_provider")
     problem(client.post(url), 422, "usage")
-    assert client.post(url, json={"provider": "big", "budget": "2,50"}).status_code == 422
+    refused = client.post(url, json={"provider": "big", "budget": "2,50"})
+    assert refused.status_code == 422
+    assert "'2,50' is not a budget: write money, such as 2.00, or pages, such as 20p" in refused.text
     answer = client.post(url, json={"provider": "big", "budget": "2p"})
     assert (answer.status_code, answer.json()["escalated_pages"], answer.json()["unpaid_pages"]) == (202, 2, 1)
     assert states(client, document_id) == ["open", "open", None, "unpaid"]
