@@ -204,7 +204,7 @@ def _body(part: Any, filename: str) -> str:
 _READERS: Mapping[Kind, Callable[[bytes, str], Converted]] = {
     Kind.XLSX: _sheets,
     Kind.XLS: _sheets,
-    Kind.ODS: _sheets,
+    Kind.ODS: lambda data, filename: _sheets(opendocument.typed_sheets(data, filename), filename),
     Kind.ODT: _open_document,
     Kind.ODP: _open_document,
     Kind.HTML: _html,

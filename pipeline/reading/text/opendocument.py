@@ -4,11 +4,14 @@ Macros, deleted text, comments and embedded objects are left out; nothing outsid
 """
 
 import io
+import re
 import zipfile
 from html import escape
 from xml.etree.ElementTree import Element  # defusedxml parses
 
 from defusedxml import ElementTree
+
+from pipeline.reading.sandbox.limits import refused
 
 _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -22,6 +25,11 @@ _LINK = "{http://www.w3.org/1999/xlink}href"
 
 _MAX_SPACES, _MAX_CELLS = 100, 100
 """How often a file may repeat a space, and a cell, in one element."""
+_MAX_SHEET_CELLS = 5_000_000
+"""How many filled cells a spreadsheet has at most, repeated ones included."""
+_ATTRIBUTES = rb"""((?:\s(?:[^<>"'/]|"[^"]*"|'[^']*')*+)?)"""
+_CELL = re.compile(rb"<table:table-cell" + _ATTRIBUTES + rb"(/?)>")
+_ROW = re.compile(rb"<table:table-row" + _ATTRIBUTES + rb">((?:[^<]|<(?!/table:table-row>))*+)")
 _LEFT_OUT = frozenset(
     {
         f"{_TEXT}tracked-changes",
@@ -62,6 +70,43 @@ def parts(data: bytes) -> list[str]:
     writer = _Writer([content] if styles is None else [styles, content])
     slides = body.findall(f"{_OFFICE}presentation/{_DRAW}page")
     return [writer.part(part) for part in slides or list(body)]
+
+
+def typed_sheets(data: bytes, filename: str) -> bytes:
+    """Return an ODS file whose cells all have types: text if they have none, which calamine would leave out.
+
+    Raises `UnitError` with code `too_large` if cells are repeated too often to be unpacked.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        content = archive.read("content.xml")
+        cells = sum(
+            _repeated(row[1], b"rows")
+            * sum(_repeated(cell[1], b"columns") for cell in _CELL.finditer(row[2]) if cell[2] != b"/")
+            for row in _ROW.finditer(content)
+        )
+        if cells > _MAX_SHEET_CELLS:
+            message = f"{filename} has {cells:,} filled cells, more than the accepted {_MAX_SHEET_CELLS:,}"
+            raise refused(f"{message}; split the file.", "too_large")
+        typed = _CELL.sub(_typed, content)
+        if typed == content:
+            return data
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w") as copy:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    copy.writestr(name, typed if name == "content.xml" else archive.read(name))
+    return written.getvalue()
+
+
+def _typed(cell: re.Match[bytes]) -> bytes:
+    if cell[2] or b"office:value-type" in cell[1]:
+        return cell[0]
+    return cell[0].removesuffix(b">") + b' office:value-type="string">'
+
+
+def _repeated(attributes: bytes, name: bytes) -> int:
+    match = re.search(rb"""\stable:number-%s-repeated\s*=\s*["'](\d{1,9})["']""" % name, attributes)
+    return int(match[1]) if match else 1
 
 
 class _Writer:

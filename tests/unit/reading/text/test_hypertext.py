@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.engine.errors import UnitError
 from pipeline.reading.text import office
 from pipeline.reading.text.content_type import Kind
 from tests.support.opendocuments import open_document
@@ -43,3 +44,29 @@ def test_an_open_documents_text_and_notes_stay_text(tmp_path: Path) -> None:
     path = open_document(tmp_path / "a.odt", "text", body)
     text = office.convert(Kind.ODT, path.read_bytes(), "a.odt")[1]
     assert text == ["1\\. the \\<img> tag[1]\n\n\\# end\n\n[1] A note"]
+
+
+def _sheet(tmp_path: Path, rows: str) -> bytes:
+    return open_document(
+        tmp_path / "a.ods", "spreadsheet", f'<table:table table:name="S">{rows}</table:table>'
+    ).read_bytes()
+
+
+def test_cells_without_a_type_keep_their_text(tmp_path: Path) -> None:
+    cells = (
+        '<table:table-cell table:formula="a&gt;b/c"><text:p>untyped</text:p></table:table-cell><table:table-cell/>'
+        '<table:table-cell office:value-type="float" office:value="3"><text:p>3</text:p></table:table-cell>'
+    )
+    data = _sheet(tmp_path, f"<table:table-row>{cells}</table:table-row>")
+    assert office.convert(Kind.ODS, data, "a.ods")[1] == ["## S\n\n| untyped | 3 |\n| --- | --- |"]
+
+
+def test_cells_repeated_too_often_are_refused(tmp_path: Path) -> None:
+    cell = (
+        '<table:table-cell office:value-type="string" table:number-columns-repeated="1000"><text:p>a</text:p>'
+        "</table:table-cell>"
+    )
+    data = _sheet(tmp_path, f'<table:table-row table:number-rows-repeated="1000000">{cell}</table:table-row>')
+    with pytest.raises(UnitError, match=r"a\.ods has 1,000,000,000 filled cells") as caught:
+        office.convert(Kind.ODS, data, "a.ods")
+    assert caught.value.code == "too_large"
