@@ -1,6 +1,8 @@
 """Text of HTML stays text in Markdown, and tables keep their columns."""
 
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -70,3 +72,30 @@ def test_cells_repeated_too_often_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnitError, match=r"a\.ods has 1,000,000,000 filled cells") as caught:
         office.convert(Kind.ODS, data, "a.ods")
     assert caught.value.code == "too_large"
+
+
+def test_a_docx_keeps_its_text_and_its_columns() -> None:
+    def cell(text: str, merge: str = "") -> str:
+        return f"<w:tc><w:tcPr>{merge}</w:tcPr><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:tc>"
+
+    rows = (
+        cell("a|b", '<w:vMerge w:val="restart"/>') + cell("c"),
+        cell("", "<w:vMerge/>") + cell("d"),
+        cell("e") + cell("f"),
+    )
+    body = "<w:p><w:r><w:t># An &lt;img&gt; tag</w:t></w:r></w:p><w:tbl>"
+    body += "".join(f"<w:tr>{row}</w:tr>" for row in rows) + "</w:tbl>"
+    schemas, word = "http://schemas.openxmlformats.org", "wordprocessingml"
+    kind = f"{schemas}/officeDocument/2006/relationships/officeDocument"
+    file = BytesIO()
+    with ZipFile(file, "w") as archive:
+        archive.writestr("[Content_Types].xml", f'<Types xmlns="{schemas}/package/2006/content-types"/>')
+        archive.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{schemas}/package/2006/relationships">'
+            f'<Relationship Id="r" Type="{kind}" Target="word/document.xml"/></Relationships>',
+        )
+        document = f'<w:document xmlns:w="{schemas}/{word}/2006/main"><w:body>{body}</w:body></w:document>'
+        archive.writestr("word/document.xml", document)
+    text = office.convert(Kind.DOCX, file.getvalue(), "a.docx")[1]
+    assert text == ["\\# An \\<img> tag\n\n| a\\|b | c |\n| --- | --- |\n|  | d |\n| e | f |"]
