@@ -94,7 +94,7 @@ REPLIES = [
     Reply("tokens of 1e400", _as_written('{"prompt_tokens": 1e400, "completion_tokens": -1e400}'), ENDS),
     Reply("tokens of 5,000 digits", _as_written('{"prompt_tokens": ' + "9" * 5_000 + "}"), ENDS, pinned=True),
     Reply("usage as a list", _changed(usage=[1, 2])),
-    Reply("escapes", _text("# \x1b[38;5;213mpink \x1b]0;owned\x07 \x9b38;5;213m \u202e"), DONE, pinned=True),
+    Reply("escapes", _text("# \x1b[38;5;213mpink \x1b]0;owned\x07 \x9b38;5;213m \u202e"), ENDS, pinned=True),
     Reply("zeros", _text("# a\0b\0c"), ENDS, pinned=True),
     Reply(
         "half letters",

@@ -30,6 +30,7 @@ _MAX_SHEET_CELLS = 5_000_000
 _ATTRIBUTES = rb"""((?:\s(?:[^<>"'/]|"[^"]*"|'[^']*')*+)?)"""
 _CELL = re.compile(rb"<table:table-cell" + _ATTRIBUTES + rb"(/?)>")
 _ROW = re.compile(rb"<table:table-row" + _ATTRIBUTES + rb">((?:[^<]|<(?!/table:table-row>))*+)")
+_REPEATED = re.compile(rb"""\stable:number-(?:rows|columns)-repeated\s*=\s*["'](\d{1,9})["']""")
 _LEFT_OUT = frozenset(
     {
         f"{_TEXT}tracked-changes",
@@ -80,8 +81,7 @@ def typed_sheets(data: bytes, filename: str) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = archive.read("content.xml")
         cells = sum(
-            _repeated(row[1], b"rows")
-            * sum(_repeated(cell[1], b"columns") for cell in _CELL.finditer(row[2]) if cell[2] != b"/")
+            _repeated(row[1]) * sum(_repeated(cell[1]) for cell in _CELL.finditer(row[2]) if cell[2] != b"/")
             for row in _ROW.finditer(content)
         )
         if cells > _MAX_SHEET_CELLS:
@@ -104,8 +104,8 @@ def _typed(cell: re.Match[bytes]) -> bytes:
     return cell[0].removesuffix(b">") + b' office:value-type="string">'
 
 
-def _repeated(attributes: bytes, name: bytes) -> int:
-    match = re.search(rb"""\stable:number-%s-repeated\s*=\s*["'](\d{1,9})["']""" % name, attributes)
+def _repeated(attributes: bytes) -> int:
+    match = _REPEATED.search(attributes)
     return int(match[1]) if match else 1
 
 
