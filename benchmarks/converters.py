@@ -15,6 +15,7 @@ from pipeline.settings import LOCAL, get_settings
 Converter = Callable[[Path, Iterable[int]], dict[int, str]]
 
 PENSTOCK, MARKITDOWN, PDFIUM, EMPTY = "penstock", "markitdown", "pdfium", "empty"
+NAMES = (PENSTOCK, MARKITDOWN, PDFIUM, EMPTY)
 
 
 def penstock(source: Path, numbers: Iterable[int]) -> dict[int, str]:
