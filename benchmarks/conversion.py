@@ -1,30 +1,34 @@
 """Quality of local conversion, counted: `python -m benchmarks.conversion [--quick] [--only NAME …] [--failures]`.
 
-Converts the pages of all assertions with Penstock, markitdown and PDFium, and prints how many assertions each of them
-passes, by kind; then the speed of Penstock on pages with a text layer, on one core. The last line is one JSON object.
-Reads the corpus, beside this repository or in PENSTOCK_CORPUS. The table has an empty output too, since an assertion
-that an empty output passes is not a merit.
+Converts the pages of all assertions with Penstock and its rivals, and prints how many assertions each of them passes,
+by kind; then the speed of Penstock and of the rivals on pages with a text layer, on one core. The last line is one JSON
+object. Reads the corpus, beside this repository or in PENSTOCK_CORPUS. The table has an empty output too, since an
+assertion that an empty output passes is not a merit. `benchmarks.rivals` installs the rivals on first use, and keeps
+their Markdown from earlier runs: only the first run converts with them.
 
-Documents that played no part in the development are counted apart (`benchmarks.unseen`). Their failures are never
-shown: a document whose failures a developer has read is no longer unseen.
+Documents that played no part in the development are counted apart (`benchmarks.unseen`), in two sets. Their failures
+are never shown: a document whose failures a developer has read is no longer unseen.
 """
 
 import argparse
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pypdfium2
 
-from benchmarks import converters, expected, speed, unseen
+from benchmarks import converters, expected, rivals, speed, unseen
 from benchmarks.assertions import KINDS, OWN, WHOLE_DOCUMENT, Assertion, load
 from benchmarks.reading import Reading
 from benchmarks.support import CORPUS, BenchmarkError, big_document, progress
@@ -71,7 +75,7 @@ def _arguments() -> argparse.Namespace:
         default=[],
         metavar="NAME",
         help=f"a part of a PDF's or an assertion file's name, a kind ({', '.join(KINDS)}) or a group "
-        f"({', '.join(GROUPS)}, {unseen.GROUP}); may be repeated: then all must fit; speed is left out then",
+        f"({', '.join((*GROUPS, *unseen.GROUPS))}); may be repeated: then all must fit; speed is left out then",
     )
     parser.add_argument(
         "--converter",
@@ -85,68 +89,101 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(arguments: argparse.Namespace) -> int:
     started = time.monotonic()
-    chosen = [name for name in converters.NAMES if not arguments.converter or name in arguments.converter]
-    figures = {} if arguments.only or converters.PENSTOCK not in chosen else _speed(quick=arguments.quick)
+    wanted = arguments.converter or set(converters.NAMES) - (set(rivals.VERSIONS) if arguments.quick else set())
+    chosen = [name for name in converters.NAMES if name in wanted]
+    absent = _install(set(chosen) & rivals.VERSIONS.keys())
+    figures = {} if arguments.only else _speeds(chosen, absent, quick=arguments.quick)
     assertions = [each for each in [*load(), *expected.load(CORPUS), *unseen.load()] if _wanted(each, arguments.only)]
     if arguments.quick:
         assertions = [each for each in assertions if each.pdf == QUICK]
-    absent = _fetch(assertions)
-    texts = _texts([name for name in chosen if name in converters.available()], assertions)
+    absent |= _fetch(assertions)
+    recognised_s: list[float] = []
+    texts = _texts([name for name in chosen if name in converters.available()], assertions, recognised_s)
     outcome = {name: [_check(each, readings) for each in assertions] for name, readings in texts.items()}
     print("\n".join(_table(assertions, outcome)))
     if arguments.failures and converters.PENSTOCK in outcome:
         print("\n".join(_failures(assertions, outcome[converters.PENSTOCK], texts[converters.PENSTOCK])))
-    if figures:
+    if "pages_per_s" in figures:
         print(
             f"\npages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
             f"{figures['model_pages_per_s']:g} with the layout model, peak {figures['peak_mb']:g} MB"
         )
+    if rates := figures.get("rival_pages_per_s"):
+        print("rivals on these pages: " + ", ".join(f"{name} {rate} pages/s" for name, rate in rates.items()))
+    if recognised_s:
+        print(
+            f"recognised pages of the corpus and the unseen set: {len(recognised_s)}, "
+            f"{min(recognised_s):.1f} to {max(recognised_s):.1f} s of one core"
+        )
     for name, reason in sorted(absent.items()):
-        print(f"absent, so that all assertions about it fail: {name}: {reason}")
+        print(f"absent: {name}: {reason}")
     sys.stderr.write(f"{time.monotonic() - started:.0f} s in all\n")
-    print(json.dumps({**_counts(assertions, outcome), **figures}))
+    ocr_s = round(statistics.median(recognised_s), 2) if recognised_s else None
+    print(json.dumps({**_counts(assertions, outcome), "ocr_s_per_page": ocr_s, **figures}))
     return 0 if outcome.keys() == set(chosen) and not absent else 1
 
 
+def _install(names: Iterable[str]) -> dict[str, str]:
+    """Install these rivals; return the reasons of those that are absent, by name."""
+
+    def reason(name: str) -> str:
+        try:
+            rivals.install(name)
+        except BenchmarkError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor() as pool:
+        reasons = dict(zip(sorted(names), pool.map(reason, sorted(names)), strict=True))
+    return {name: why for name, why in reasons.items() if why}
+
+
 def _fetch(assertions: Sequence[Assertion]) -> dict[str, str]:
-    """Fetch the documents of the unseen group; return the reason of each absent document, by name."""
-    needed = {unseen.path_of(each.pdf).name for each in assertions if each.group == unseen.GROUP}
+    """Fetch the documents of the unseen sets; return the reason of each absent document, by name."""
+    needed = {unseen.path_of(each.pdf).name for each in assertions if each.group in unseen.GROUPS}
     sources = {source.name: source for source in unseen.sources()}
     unlisted = dict.fromkeys(needed - sources.keys(), "no list of sources names it")
     return {**unseen.fetch(sources[name] for name in sorted(needed & sources.keys())), **unlisted}
 
 
-def _counts(assertions: Sequence[Assertion], outcome: Outcome) -> dict[str, int | None]:
-    """Count the assertions that each converter passes; None for a converter that is not installed."""
+def _counts(assertions: Sequence[Assertion], outcome: Outcome) -> dict[str, Any]:
+    """Count the assertions that each converter passes; None for a converter that did not run."""
 
-    def passed(name: str, *, new: bool) -> int | None:
-        chosen = [(each.group == unseen.GROUP) is new for each in assertions]
+    def passed(name: str, group: str = "") -> int | None:
+        chosen = [(each.group if each.group in unseen.GROUPS else "") == group for each in assertions]
         return sum(itertools.compress(outcome[name], chosen)) if name in outcome else None
 
-    new = sum(each.group == unseen.GROUP for each in assertions)
-    return {
-        "passed": passed(converters.PENSTOCK, new=False),
-        "total": len(assertions) - new,
-        "markitdown_passed": passed(converters.MARKITDOWN, new=False),
-        "pdfium_passed": passed(converters.PDFIUM, new=False),
-        "unseen_first": unseen.first(),
-        "unseen_last": passed(converters.PENSTOCK, new=True),
-        "unseen_total": new,
-        "markitdown_unseen": passed(converters.MARKITDOWN, new=True),
-        "pdfium_unseen": passed(converters.PDFIUM, new=True),
+    totals = {group: sum(each.group == group for each in assertions) for group in unseen.GROUPS}
+    others = [name for name in converters.NAMES if name not in {converters.PENSTOCK, converters.EMPTY}]
+    counts: dict[str, Any] = {
+        "passed": passed(converters.PENSTOCK),
+        "total": len(assertions) - sum(totals.values()),
+        "markitdown_passed": passed(converters.MARKITDOWN),
+        "pdfium_passed": passed(converters.PDFIUM),
+        "markitdown_unseen": passed(converters.MARKITDOWN, unseen.UNSEEN),
+        "pdfium_unseen": passed(converters.PDFIUM, unseen.UNSEEN),
     }
+    for group, total in totals.items():
+        counts |= {
+            f"{group}_first": unseen.first(group),
+            f"{group}_last": passed(converters.PENSTOCK, group),
+            f"{group}_total": total,
+            f"rival_{group}": {name: passed(name, group) for name in others},
+        }
+    return counts
 
 
 def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:
-    whole = {*KINDS, *GROUPS, unseen.GROUP}
+    whole = {*KINDS, *GROUPS, *unseen.GROUPS}
     return all(
         name in {assertion.kind, assertion.group} if name in whole else name in f"{assertion.pdf} {assertion.source}"
         for name in only
     )
 
 
-def _texts(names: Sequence[str], assertions: Iterable[Assertion]) -> dict[str, Readings]:
-    """Convert each page and each whole document of an assertion with each converter.
+def _texts(names: Sequence[str], assertions: Iterable[Assertion], recognised_s: list[float]) -> dict[str, Readings]:
+    """Convert each page and each whole document of an assertion with each converter. Extend `recognised_s` with
+    Penstock's processor seconds for each recognised page, without those of the third set.
 
     A process per core takes one document at a time and converts its pages one by one."""
     pages: dict[str, set[int]] = defaultdict(set)
@@ -162,19 +199,20 @@ def _texts(names: Sequence[str], assertions: Iterable[Assertion]) -> dict[str, R
             took_s = 0.0
             for pdf in order:
                 try:
-                    texts, job_s = jobs[name, pdf].result()
+                    texts, job_s, pages_s = jobs[name, pdf].result()
                 except Exception as error:  # noqa: BLE001 - of any library; its pages count as failed
                     progress(f"{name} fails on {pdf}: {error!r}")
                     continue
                 readings[name] |= {(pdf, number): Reading(text) for number, text in texts.items()}
                 took_s += job_s
+                recognised_s += [] if pdf.startswith(f"{unseen.THIRD}/") else pages_s
             progress(f"{name}: {took_s:.1f} s of one core")
     return readings
 
 
 def _source(pdf: str) -> Path | None:
     """Return the document's path; None for an unseen document that could not be fetched."""
-    new = pdf.startswith(f"{unseen.GROUP}/")
+    new = pdf.partition("/")[0] in unseen.GROUPS
     source = unseen.path_of(pdf) if new else CORPUS / pdf
     if source.is_file():
         return source
@@ -183,13 +221,17 @@ def _source(pdf: str) -> Path | None:
     raise BenchmarkError(f"{source} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
 
 
-def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float]:
-    """Convert these pages in a process of its own; return (texts by page, seconds)."""
-    started = time.monotonic()
+def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float, list[float]]:
+    """Convert these pages in a process of its own; return (texts by page, seconds, processor seconds of each page that
+    Penstock recognised)."""
+    started, clock = time.monotonic(), converters.RecognitionClock()
     whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
-    texts = converters.available()[name](source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
-    joined = "\n\n".join(texts[number] for number in whole)
-    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - started
+    convert = converters.available()[name]
+    if name == converters.PENSTOCK:
+        convert = partial(converters.penstock, read=clock.read)
+    texts = convert(source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
+    joined = "\n\n".join(texts.get(number, "") for number in whole)
+    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - started, clock.pages_s
 
 
 def _count(source: Path) -> int:
@@ -206,8 +248,8 @@ def _table(assertions: Sequence[Assertion], outcome: Outcome) -> list[str]:
     """Render the passed share: by kind for our own assertions, by group, in total, and apart for unseen pages."""
     rows = [(f"  {kind}", [each.kind == kind and each.group == OWN for each in assertions]) for kind in KINDS]
     rows += [(group, [each.group == group for each in assertions]) for group in GROUPS]
-    rows.append(("total", [each.group != unseen.GROUP for each in assertions]))
-    rows.append((unseen.GROUP, [each.group == unseen.GROUP for each in assertions]))
+    rows.append(("total", [each.group not in unseen.GROUPS for each in assertions]))
+    rows += [(group, [each.group == group for each in assertions]) for group in unseen.GROUPS]
     lines = [f"{'':{NAME_WIDTH}}" + "".join(f"{name:>14}" for name in outcome) + f"{'of':>8}"]
     for title, chosen in rows:
         if of := sum(chosen):
@@ -219,7 +261,7 @@ def _table(assertions: Sequence[Assertion], outcome: Outcome) -> list[str]:
 def _failures(assertions: Sequence[Assertion], held: Sequence[bool], texts: Readings) -> list[str]:
     lines = ["", "Failed:"]
     for assertion, fine in zip(assertions, held, strict=True):
-        if not fine and assertion.group != unseen.GROUP:
+        if not fine and assertion.group not in unseen.GROUPS:
             page = texts.get((assertion.pdf, assertion.page), Reading(""))
             lines += [f"{assertion}", f"    {_snippet(assertion, page)}"]
     return lines
@@ -236,12 +278,23 @@ def _snippet(assertion: Assertion, page: Reading) -> str:
     return f"(the text does not occur) {page.text[:100]} …"
 
 
-def _speed(*, quick: bool) -> dict[str, float]:
-    progress("pages/s")
-    try:
-        return speed.measure_apart(big_document(), quick=quick)
-    except subprocess.SubprocessError as error:
-        raise BenchmarkError(f"pages/s: {error}") from error
+def _speeds(chosen: Sequence[str], absent: Mapping[str, str], *, quick: bool) -> dict[str, Any]:
+    """Measure one converter after the other: they share the memory's bandwidth."""
+    figures: dict[str, Any] = {}
+    if converters.PENSTOCK in chosen:
+        progress("pages/s")
+        try:
+            figures |= speed.measure_apart(big_document(), quick=quick)
+        except subprocess.SubprocessError as error:
+            raise BenchmarkError(f"pages/s: {error}") from error
+    rates: dict[str, float | None] = dict.fromkeys(rivals.VERSIONS)
+    for name in set(chosen) & rates.keys() - absent.keys():
+        progress(f"pages/s of {name}")
+        try:
+            rates[name] = rivals.pages_per_s(name, big_document(), speed.PAGES)
+        except BenchmarkError as error:
+            progress(f"{name} has no pages/s: {error}")
+    return {**figures, "rival_pages_per_s": rates}
 
 
 if __name__ == "__main__":

