@@ -28,7 +28,7 @@ from pipeline.reading.pdf import drawings, pdfium, pictures, text_layer
 from pipeline.reading.pdf.pages import ConvertedPage, Options
 from pipeline.reading.pdf.text_layer import TextLayer
 
-REVISION = 3
+REVISION = 4
 """Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32

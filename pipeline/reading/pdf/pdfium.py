@@ -9,10 +9,10 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pypdfium2 as pdfium
 import pypdfium2.raw as pdfium_c
@@ -31,6 +31,10 @@ _ERR_FILE = 2
 _ERR_FORMAT = 3
 _ERR_PASSWORD = 4
 _DRAWN_ANNOTATIONS = frozenset({pdfium_c.FPDF_ANNOT_FREETEXT, pdfium_c.FPDF_ANNOT_STAMP, pdfium_c.FPDF_ANNOT_WIDGET})
+_BUTTONS = frozenset({pdfium_c.FPDF_FORMFIELD_CHECKBOX, pdfium_c.FPDF_FORMFIELD_RADIOBUTTON})
+_UNSEEN = pdfium_c.FPDF_ANNOT_FLAG_HIDDEN | pdfium_c.FPDF_ANNOT_FLAG_NOVIEW
+_COMB = 1 << 24  # a text field's flag: each character in a box of its own
+_MAX_VALUE = 2_000  # characters
 
 
 class _Lock:
@@ -84,14 +88,24 @@ def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int
     return min(scale, fits, (longest_px - 1) / max(width_pt, height_pt))
 
 
+class Field(NamedTuple):
+    """A form field whose look is not its text: a check box (`[x]` or `[ ]`), or a value with its characters in boxes.
+    `box` is in PDFium's coordinates."""
+
+    box: Box
+    text: str
+
+
 class Page:
-    """An open page. `raw` is its PDFium handle; use it only while the page is open and the lock is held.
+    """An open page. `raw` is its PDFium handle; use it only while the page is open and the lock is held. `fields` are
+    in the order of the file.
 
     Boxes are (left, top, right, bottom) in points from the top left corner of the displayed page.
     """
 
-    def __init__(self, number: int, raw: Any) -> None:
+    def __init__(self, number: int, raw: Any, fields: Sequence[Field] = ()) -> None:
         self.number = number
+        self.fields = fields
         self.raw = raw
         self._rotation = int(raw.get_rotation())
         self._bounds: Box = raw.get_bbox()  # left, bottom, right, top of the displayed area
@@ -224,9 +238,9 @@ class Document:
                     kind=ErrorKind.PERMANENT,
                     code="no_page",
                 )
-            raw = _with_annotations_drawn(self._raw, number - 1)
+            raw, fields = _with_annotations_drawn(self._raw, number - 1)
             try:
-                yield Page(number, raw)
+                yield Page(number, raw, fields)
             finally:
                 raw.close()
 
@@ -245,6 +259,8 @@ def open_document(path: Path, password: str | None = None) -> Iterator[Document]
         # file never gets.
         pdfium_c.FPDF_LoadDocument(b"", None)
         raw = pdfium.PdfDocument(path, password)
+        with suppress(pdfium.PdfiumError):
+            raw.init_forms()  # draws values that the file has without their look
     try:
         yield Document(raw, path)
     finally:
@@ -252,21 +268,41 @@ def open_document(path: Path, password: str | None = None) -> Iterator[Document]
             raw.close()
 
 
-def _with_annotations_drawn(document: Any, index: int) -> Any:
+def _with_annotations_drawn(document: Any, index: int) -> tuple[Any, list[Field]]:
     """Return page `index` (from 0), with its form fields and typed notes made part of it, so that text layer and
-    picture show them."""
+    picture show them, and the fields whose look is not their text."""
     page = document[index]
-    kinds = set()
+    kinds, fields = set(), []
     for number in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
         if annotation := pdfium_c.FPDFPage_GetAnnot(page, number):
-            kinds.add(pdfium_c.FPDFAnnot_GetSubtype(annotation))
+            kind = pdfium_c.FPDFAnnot_GetSubtype(annotation)
+            kinds.add(kind)
+            if kind == pdfium_c.FPDF_ANNOT_WIDGET and document.formenv and (field := _field(document, annotation)):
+                fields.append(field)
             pdfium_c.FPDFPage_CloseAnnot(annotation)
     if not kinds & _DRAWN_ANNOTATIONS:
-        return page
+        return page, fields
     if pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) != pdfium_c.FLATTEN_SUCCESS:
-        return page
+        return page, fields
     page.close()  # Only a newly loaded page shows the flattened annotations.
-    return document[index]
+    return document[index], fields
+
+
+def _field(document: Any, widget: Any) -> Field | None:
+    """Return the widget's field if it is shown and its look is not its text."""
+    form, box = document.formenv, pdfium_c.FS_RECTF()
+    if pdfium_c.FPDFAnnot_GetFlags(widget) & _UNSEEN or not pdfium_c.FPDFAnnot_GetRect(widget, box):
+        return None
+    kind = pdfium_c.FPDFAnnot_GetFormFieldType(form, widget)
+    if kind in _BUTTONS:
+        text = "[x]" if pdfium_c.FPDFAnnot_IsChecked(form, widget) else "[ ]"
+    elif kind == pdfium_c.FPDF_FORMFIELD_TEXTFIELD and pdfium_c.FPDFAnnot_GetFormFieldFlags(form, widget) & _COMB:
+        value = (pdfium_c.FPDF_WCHAR * _MAX_VALUE)()
+        size = pdfium_c.FPDFAnnot_GetFormFieldValue(form, widget, value, ctypes.sizeof(value))
+        text = " ".join(bytes(value)[: max(0, size - 2)].decode("utf-16-le", "replace").split())
+    else:
+        return None
+    return Field((box.left, box.bottom, box.right, box.top), text) if text else None
 
 
 @contextmanager

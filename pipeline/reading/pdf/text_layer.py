@@ -10,11 +10,13 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.reading.layout.model import SOFT_HYPHEN, Line
+from pipeline.reading.layout.cells import sub_line
+from pipeline.reading.layout.model import SOFT_HYPHEN, Line, Span
 from pipeline.reading.layout.text import is_right_to_left
 from pipeline.reading.pdf import bidi, diacritics, quality, words
 from pipeline.reading.pdf.links import Links
@@ -71,7 +73,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
             if time.monotonic() > until:
                 return _NOTHING
             lines.append(line)
-        lines = _without_repeats(lines)
+        lines = _with_fields(_without_repeats(lines), page)
         shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
         return TextLayer(lines, characters, min(shares))
 
@@ -179,3 +181,21 @@ def _without_repeats(lines: list[Line]) -> list[Line]:
             earlier.append(line)
         kept.append(line)
     return kept
+
+
+def _with_fields(lines: list[Line], page: Page) -> list[Line]:
+    """Return the lines with the page's check boxes and values in boxes as text, in place of their look."""
+    size = median(line.size for line in lines) if page.fields else 0.0
+    for field in page.fields:
+        box = page.displayed(*field.box)
+        kept = []
+        for line in lines:
+            inside = box[1] < (line.top + line.bottom) / 2 < box[3]
+            spans = [span for span in line.spans if not (inside and box[0] < (span.left + span.right) / 2 < box[2])]
+            if spans:
+                kept.append(line if len(spans) == len(line.spans) else sub_line(line, spans))
+        # Text in the size of its neighbours, level with the box, however large that is.
+        middle = (box[1] + box[3]) / 2
+        sides = (box[0], middle - size / 2, box[2], middle + size / 2)
+        lines = [*kept, Line(field.text, *sides, size, (Span(field.text, box[0], box[2]),))]
+    return lines

@@ -224,3 +224,44 @@ def test_tables_of_real_pages_are_tables():
     assert "| Model | ReAct | Focused ReAct | abs./rel. diff |" in text
     assert "| Llama 3.1 8B | 14.0% | 23.3% | +9.3 / 66% |" in text
     assert "| Phi-3.5 -mini 3.8B | 23.23±8.42s | 22.50±11.19s | -0.73 / 3% |" in text
+
+
+def form(tmp_path, *fields):
+    """Write a page with a label and form fields at x = 150: (y, dictionary entries) of each; return its path."""
+    path = tmp_path / "form.pdf"
+    widget = "<</Type/Annot/Subtype/Widget/T(f{})/F 4/DA(/F1 10 Tf)/Rect[150 {} 170 {}]{}>>"
+    objects = [widget.format(n, y, y + 12, entries).encode() for n, (y, entries) in enumerate(fields)]
+    mark = shown("4", 2, 2, 10)
+    objects.append(
+        b"<</Type/XObject/Subtype/Form/BBox[0 0 20 12]/Resources<</Font<</F1 3 0 R>>>>/Length %d>>" % len(mark)
+    )
+    objects[-1] += b"stream\n" + mark + b"\nendstream"
+    kids = "".join(f"{{{n}}} 0 R " for n in range(len(fields)))
+    content = shown("Label", 50, 702) + shown("Beside", 176, 702)
+    pdf = pdf_bytes([Sheet(content, "0 0 600 800", f"/Annots[{kids}]", objects)])
+    fields_of = " ".join(f"{number} 0 R" for number in range(5, 5 + len(fields)))
+    path.write_bytes(pdf.replace(b"/Catalog", f"/Catalog/AcroForm<</Fields[{fields_of}]>>".encode()))
+    return path
+
+
+def texts_of(path):
+    with pdfium.open_document(path) as document, document.page(1) as opened:
+        return [line.text for line in text_layer.read(opened).lines]
+
+
+def test_a_value_without_a_look_is_read(tmp_path):
+    assert "Ada" in texts_of(form(tmp_path, (700, "/FT/Tx/V(Ada)")))
+
+
+def test_check_boxes_are_marks_in_place_of_their_look(tmp_path):
+    look = "/FT/Btn/AS{0}/V{0}/AP<</N<</Yes 6 0 R>>>>"
+    assert texts_of(form(tmp_path, (700, look.format("/Yes")))) == ["Label", "Beside", "[x]"]
+    assert texts_of(form(tmp_path, (700, look.format("/Off")))) == ["Label", "Beside", "[ ]"]
+
+
+def test_a_hidden_check_box_has_no_mark(tmp_path):
+    assert texts_of(form(tmp_path, (700, "/FT/Btn/AS/Off/F 2"))) == ["Label", "Beside"]
+
+
+def test_a_value_with_its_characters_in_boxes_is_a_word(tmp_path):
+    assert texts_of(form(tmp_path, (700, "/FT/Tx/Ff 16777216/MaxLen 4/V(1978)")))[-1] == "1978"
