@@ -152,7 +152,8 @@ def _member(archive: Path, name: str) -> bytes:
         with files.open("wb") as unpacked:
             run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent, unpacked)
         archive = files
-    read = _in_zip if zipfile.is_zipfile(archive) else _in_tar
+    # A tar archive whose last file is a zip archive is also a zip archive for `zipfile`.
+    read = _in_tar if tarfile.is_tarfile(archive) else _in_zip
     try:
         data = read(archive, wanted)
         if wanted.endswith(".gz"):
