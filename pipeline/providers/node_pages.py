@@ -31,7 +31,7 @@ _MAX_BLOCKS, _MAX_CELLS = 20_000, 100_000
 _MAX_GARBLED, _MAX_WORD_CHARS = 20, 200
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LINK = re.compile(r"\]\((?:pictures/)?([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})\)")
-_KNOWN = {"heading", "paragraph", "list_item", "table", "code", "quote", "footnote", "picture"}
+_KNOWN = {"heading", "paragraph", "list_item", "table", "code", "quote", "footnote", "furniture", "picture"}
 
 Length = Annotated[float, Field(ge=-1e7, le=1e7, allow_inf_nan=False)]
 Size = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]

@@ -42,7 +42,7 @@ class DocumentSettings(BaseModel):
     ocr_pictures: bool = True
     """Recognise text in pictures even on pages that have a text layer."""
     keep_headers: bool = False
-    """Keep headers, footers, page numbers and watermarks, which local conversion otherwise removes."""
+    """Keep headers, footers, page numbers and watermarks in the text, as paragraphs; else only blocks hold them."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
     """Age in seconds at which files that belong to no document, and page pictures of documents at rest, are removed."""
     page_pictures_mb: int = Field(default=500, ge=1)

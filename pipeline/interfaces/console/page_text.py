@@ -63,7 +63,7 @@ def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, ca
     blank text.
     """
     pictures = url(f"/api/v1/documents/{document_id}/pictures")
-    blocks = layout["blocks"] if layout else []
+    blocks = [block for block in layout["blocks"] if block["type"] != "furniture"] if layout else []
     parts = sections(content, blocks) if 0 < len(blocks) <= MOST_BLOCKS else None
     if layout is None or parts is None:
         shown = markdown.html([content] if content.strip() else [], caller, pictures)

@@ -1,7 +1,8 @@
 """Make a DoclingDocument, the format of the Docling project, from converted pages; Docling itself is not needed.
 
 Lists alone form a tree: a nested list hangs on the item before it. `body` has the blocks of all pages in reading order.
-A heading of level 1 is a title; a heading of level n is a section header of level n - 1, as Docling counts.
+A heading of level 1 is a title; a heading of level n is a section header of level n - 1, as Docling counts. Furniture
+is in the layer `furniture`, as page headers and footers.
 """
 
 import re
@@ -96,7 +97,7 @@ class _Tree:
     def _add_block(self, block: Json, prov: list[Json]) -> None:
         kind, text = block["type"], block["text"]
         parent = self._list_of(block) if kind == "list_item" else self.body
-        if kind != "list_item":
+        if kind not in {"list_item", "furniture"}:
             self._lists = []
         words = {"orig": text, "text": text}
         match kind:
@@ -114,6 +115,10 @@ class _Tree:
                 uri = self._picture(block["link"])
                 image = {"image": _image(uri, prov[0]["bbox"])} if uri else {}
                 self._add("pictures", parent, "picture", prov, **_FLOATING, **image)
+            case "furniture":
+                box, height = prov[0]["bbox"], self.pages[str(prov[0]["page_no"])]["size"]["height"]
+                label = "page_header" if box["t"] + box["b"] < height else "page_footer"
+                self._add("texts", parent, label, prov, **words, content_layer="furniture")
             case "code":
                 self._add("texts", parent, "code", prov, **words, **_FLOATING, code_language="unknown")
             case _:

@@ -1,4 +1,4 @@
-"""Write a DoclingDocument as HTML, DocTags or plain text. HTML escapes all texts."""
+"""Write a DoclingDocument as HTML, DocTags or plain text, without its furniture. HTML escapes all texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
@@ -26,6 +26,8 @@ def doctags(document: Json) -> str:
     page = 0
     for ref in document["body"]["children"]:
         item = resolve(document, ref)
+        if item["content_layer"] == "furniture":
+            continue
         number = _page(document, item)
         if page and number != page:
             parts.append("<page_break>")
@@ -61,6 +63,8 @@ def _walk(
     """Yield each child as text. `group` joins the items of a list; the lists below an item follow its own text."""
     for ref in node["children"]:
         item = resolve(document, ref)
+        if item["content_layer"] == "furniture":
+            continue
         if item["label"] == "list":
             first = resolve(document, item["children"][0])
             yield group(first, list(_walk(document, item, leaf, group)))

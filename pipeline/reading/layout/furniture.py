@@ -3,11 +3,12 @@
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 
 from pipeline.reading.layout import bands, regions
-from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.layout.model import Furniture, Line, PageContent
+from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
 from pipeline.reading.layout.rows import Row, rows
 
@@ -71,6 +72,20 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
     return (
         [line for line in content.lines if id(line) not in away],
         [line for line in content.lines if id(line) in away],
+    )
+
+
+def blocks(away: Iterable[Line], height: float) -> tuple[list[Furniture], list[Furniture]]:
+    """Return (blocks of the level lines in the upper half of a page of this height, blocks of all other lines)."""
+    above: list[Line] = []
+    below: list[Line] = []
+    turned: list[Line] = []
+    for line in away:
+        (turned if line.angle else above if line.top < height / 2 else below).append(line)
+    upper, *others = ([*groups(part)] for part in (rows(above), rows(below), *([Row([line])] for line in turned)))
+    return (
+        [Furniture(group.box, group.runs) for group in upper],
+        [Furniture(group.box, group.runs) for part in others for group in part],
     )
 
 

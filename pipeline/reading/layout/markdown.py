@@ -24,7 +24,8 @@ _INDENT = "    "
 
 
 def render(blocks: Sequence[Block]) -> str:
-    """Return the blocks as Markdown without a final newline and without blank lines between the items of a list."""
+    """Return the blocks as Markdown without a final newline, without blank lines between the items of a list, and
+    without furniture."""
     parts: list[str] = []
     before: Block | None = None
     for block in blocks:

@@ -200,6 +200,14 @@ class Footnote(Block):
 
 
 @dataclass(frozen=True)
+class Furniture(Block):
+    """Text beside the page's own, which the Markdown leaves out: running heads, page and line numbers, publishers'
+    notes, stamps, watermarks."""
+
+    runs: Runs
+
+
+@dataclass(frozen=True)
 class Code(Block):
     """Program text; `text` keeps the page's line breaks and indents."""
 

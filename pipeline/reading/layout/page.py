@@ -3,7 +3,7 @@
     lines -> furniture removed -> figures -> ruled tables -> columns -> rows -> aligned tables
         -> paragraphs -> blocks -> Markdown
 
-No step drops text, except for headers, footers, page numbers and watermarks, which the caller may keep.
+No step drops text: headers, footers, page numbers and watermarks become blocks of furniture.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,11 +54,11 @@ def to_markdown(lines: Iterable[Line]) -> str:
 def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
-    """Return the page's blocks in reading order; without headers, footers and the like unless `keep_furniture`. Without
-    a `document` profile, the page makes its own."""
+    """Return the page's blocks in reading order, with furniture first and last; none of the lines is furniture if
+    `keep_furniture`. Without a `document` profile, the page makes its own."""
     content = cleaned(content, document)
     known = profile_for(content, document)
-    lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
+    lines, away = (list(content.lines), []) if keep_furniture else furniture.split(content, known)
     drawn = figures.find(content, lines, known.body_size)
     by_angle: dict[int, list[Line]] = {0: []} if drawn.figures else {}
     for line in drawn.lines:
@@ -72,7 +72,8 @@ def convert(
         judged_by = replace(known, headings={}) if blocks else known
         upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else drawn.figures)
         blocks += rotation.restored(upright, angle, content)
-    return blocks + [Picture(box) for box in content.pictures]
+    above, below = furniture.blocks(away, content.height)
+    return [*above, *blocks, *(Picture(box) for box in content.pictures), *below]
 
 
 def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:

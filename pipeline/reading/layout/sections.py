@@ -42,7 +42,7 @@ def _length(lines: Sequence[str], at: int, block: Mapping[str, Any]) -> int:
         case "table":
             end = next((place for place in range(at, len(lines)) if not lines[place].startswith("|")), len(lines))
             return end - at or -1
-    if kind == "picture" or (kind in {"heading", "paragraph", "footnote"} and not block["text"]):
+    if kind in {"furniture", "picture"} or (kind in {"heading", "paragraph", "footnote"} and not block["text"]):
         return 0
     starts = {"heading": "#", "quote": "> "}
     fits = bool(first) and all(first.startswith(start) is (kind == name) for name, start in starts.items())

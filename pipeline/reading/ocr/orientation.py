@@ -28,11 +28,11 @@ _AGREEING = 1.0  # degrees around the median
 _SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
 
 
-def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furniture: bool = False) -> list[Block]:
+def blocks(content: PageContent, profile: DocumentProfile | None) -> list[Block]:
     """Return the blocks of a page of recognised text, whichever way the page lies, with boxes as on the page.
     `profile`: the document's; None: the page makes its own."""
     straight, angle = upright(content)
-    return rotation.restored(layout.convert(straight, profile, keep_furniture=keep_furniture), angle, content)
+    return rotation.restored(layout.convert(straight, profile), angle, content)
 
 
 def as_lines(recognised: Sequence[RecognisedText], middle: Point) -> list[Line]:

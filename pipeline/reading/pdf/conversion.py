@@ -19,7 +19,7 @@ from pipeline.reading.layout import certainty, legibility
 from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.doubt import wants_regions
-from pipeline.reading.layout.model import Picture, Rule, area, holds
+from pipeline.reading.layout.model import Furniture, Paragraph, Picture, Rule, area, holds
 from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
@@ -182,7 +182,7 @@ class _PdfSource:
         content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
         content = self._with_regions(content, layer, views, number)
         blocks_of = layout.convert if layer.usable else orientation.blocks
-        blocks = blocks_of(content, self._profile, keep_furniture=self._options.keep_headers)
+        blocks = _as_wanted(blocks_of(content, self._profile), self._options)
         facts = _recognised(blocks, read, content.height, whole=not layer.usable)
         if picture_folder is not None:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
@@ -305,7 +305,7 @@ class _PictureSource:
         content = PageContent(picture.width, picture.height, tuple(read.lines), read.rules)
         if read.lines and _needs_model(content, None, self._options, recognised=True):
             content = _with_seen_regions(content, lambda: picture, self._options)
-        blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
+        blocks = _as_wanted(orientation.blocks(content, None), self._options)
         return _converted(content, blocks, number, "px", read, _recognised(blocks, read, content.height, whole=True))
 
     def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
@@ -339,6 +339,13 @@ def _with_seen_regions(content: PageContent, picture: Callable[[], Image.Image],
         return content
 
 
+def _as_wanted(blocks: Sequence[Block], options: Options) -> list[Block]:
+    """Return the blocks; furniture as paragraphs if the options keep headers."""
+    if not options.keep_headers:
+        return list(blocks)
+    return [Paragraph(block.box, block.runs) if isinstance(block, Furniture) else block for block in blocks]
+
+
 def _recognised(blocks: Sequence[Block], read: recognition.Reading, height: float, *, whole: bool) -> dict[str, Any]:
     """Return the recognised lines for the layout, in the order of the blocks that hold them; lines outside of blocks,
     such as headers, come first or last. `whole`: all text of the page was recognised, not only that of pictures."""
@@ -365,8 +372,9 @@ def _converted(
     content: PageContent, blocks: list[Block], page: int, unit: str, read: recognition.Reading, facts: dict[str, Any]
 ) -> ConvertedPage:
     confidence = read.confidence
-    uncertain = certainty.uncertain_share(blocks)
-    garbled = legibility.illegible(blocks, read.lines)
+    shown = [block for block in blocks if not isinstance(block, Furniture)]
+    uncertain = certainty.uncertain_share(shown)
+    garbled = legibility.illegible(shown, read.lines)
     facts = {
         **facts,
         "width": round(content.width, 1),

@@ -128,9 +128,12 @@ def _plain(row: str) -> str:
 def _continues(first: Layout | None, second: Layout | None) -> bool:
     """Whether the first page's last block and the second page's first block are tables whose positions fit two parts of
     one table."""
-    if not (first and second and first["blocks"] and second["blocks"]):
+    if not (first and second):
         return False
-    above, below = first["blocks"][-1], second["blocks"][0]
+    shown = [[block for block in page["blocks"] if block["type"] != "furniture"] for page in (first, second)]
+    if not all(shown):
+        return False
+    above, below = shown[0][-1], shown[1][0]
     if above["type"] != "table" or below["type"] != "table":
         return False
     (left, _, right, bottom), (next_left, top, next_right, _) = above["bbox"], below["bbox"]

@@ -11,7 +11,7 @@ BOX = [51.0, 62.2, 365.1, 82.2]
 
 
 def block(kind: str, text: str = "", **more: Any) -> dict[str, Any]:
-    return {"type": kind, "text": text, "bbox": BOX, **more}
+    return {"type": kind, "text": text, "bbox": BOX} | more
 
 
 def page(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,20 @@ def test_boxes_count_from_the_top_left_and_pages_as_in_the_source() -> None:
     assert (prov["page_no"], prov["charspan"]) == (7, [0, 5])
     assert exported["pages"] == {"7": {"size": {"width": 595.0, "height": 842.0}, "page_no": 7}}
     assert exported["origin"] == {"mimetype": "application/pdf", "binary_hash": 2**64 - 1, "filename": "report.pdf"}
+
+
+def test_furniture_is_in_its_own_layer_and_in_no_text_of_the_document() -> None:
+    head, foot = block("furniture", "Head"), block("furniture", "17", bbox=[51.0, 800.0, 60.0, 810.0])
+    exported = document(page(1, head, item("a"), foot), page(2, head, item("b"), foot))
+    assert [(text["label"], text["content_layer"]) for text in exported["texts"]][:3] == [
+        ("page_header", "furniture"),
+        ("list_item", "body"),
+        ("page_footer", "furniture"),
+    ]
+    assert len(exported["groups"]) == 1, "furniture must not end a list"
+    for text in (markup.text(exported), markup.html(exported), markup.doctags(exported)):
+        assert "Head" not in text
+        assert "17" not in text
 
 
 def test_headings_of_the_first_level_are_titles_and_others_count_from_one() -> None:

@@ -2,6 +2,7 @@ from pipeline.reading.layout.model import (
     Cell,
     Code,
     Footnote,
+    Furniture,
     Heading,
     ListItem,
     Paragraph,
@@ -21,6 +22,7 @@ def runs(text: str) -> tuple[Run, ...]:
 
 
 BLOCKS = [
+    Furniture(BOX, runs("running head")),
     Heading(BOX, runs("Title"), 1),
     Paragraph(BOX, runs("# not a heading")),
     Picture(BOX),
@@ -33,12 +35,14 @@ BLOCKS = [
     Table(BOX, ((Cell(runs("a"), columns=2),), (Cell(runs("1")), Cell(runs("2"))))),
     Paragraph(BOX, ()),
     Footnote(BOX, runs("note")),
+    Furniture(BOX, runs("17")),
 ]
 
 
 def test_each_block_has_its_part_of_the_markdown() -> None:
     parts = sections(render(BLOCKS), as_dicts(BLOCKS, 1))
     assert parts is not None
+    assert parts.pop(0) == parts.pop() == "", "furniture is not in the Markdown"
     assert parts[:7] == [
         "# Title",
         "\\# not a heading",
@@ -61,6 +65,6 @@ def test_other_markdown_is_not_taken_apart() -> None:
     assert sections(f"{markdown}\n\nmore", blocks) is None
     assert sections(markdown[: len(markdown) // 2], blocks) is None
     assert sections("text", blocks) is None
-    assert sections(markdown, blocks[1:]) is None
+    assert sections(markdown, blocks[2:]) is None
     assert sections("```\nnever closed", [{"type": "code", "text": "never closed"}]) is None
     assert sections("", []) == []

@@ -188,7 +188,8 @@ def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
         assert answer.text == "Text of page 1."
         assert other.convert(PageRef(path, 2)).text == "Running head\n\nText of page 1."
     assert answer.layout is not None
-    [block] = answer.layout["blocks"]
+    [furniture, block] = answer.layout["blocks"]
+    assert (furniture["type"], furniture["text"]) == ("furniture", "Running head")
     assert (block["type"], block["page"], answer.layout["unit"]) == ("paragraph", 2, "pt")
     assert block["bbox"][0] == pytest.approx(72, abs=1)
 
