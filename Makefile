@@ -141,7 +141,7 @@ prose: setup ## Count idioms that hide who acts, for each 1,000 words; ARGS="--l
 bench: setup ## Measure the documents flow (ARGS=--quick: shorter), and print a table
 	$(BIN)/python -m benchmarks.documents $(ARGS)
 
-quality: setup ## Count what local conversion gets right, beside markitdown and PDFium (ARGS=--failures: and wrong)
+quality: setup ## Count what local conversion gets right, beside its rivals (ARGS=--failures: and wrong)
 	$(BIN)/python -m benchmarks.conversion $(ARGS)
 
 clean: ## Remove caches, builds and the demo's data; .venv stays
