@@ -31,7 +31,7 @@ _MAX_BLOCKS, _MAX_CELLS = 20_000, 100_000
 _MAX_GARBLED, _MAX_WORD_CHARS = 20, 200
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LINK = re.compile(r"\]\((?:pictures/)?([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})\)")
-_KNOWN = {"heading", "paragraph", "list_item", "table", "code", "quote", "footnote", "furniture", "picture"}
+_KNOWN = {"heading", "paragraph", "list_item", "table", "code", "quote", "footnote", "furniture", "picture", "formula"}
 
 Length = Annotated[float, Field(ge=-1e7, le=1e7, allow_inf_nan=False)]
 Size = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]
@@ -54,6 +54,7 @@ class _Block(BaseModel):
     marker: str = Field(default="-", max_length=20)
     depth: int = Field(default=0, ge=0, le=50)
     link: str = ""
+    number: str = Field(default="", max_length=20)
     header: int = Field(default=0, ge=0, le=1000)
     rows: list[list[_Cell]] = Field(default_factory=list)
 
@@ -66,8 +67,9 @@ class _Block(BaseModel):
                 more = {"level": self.level}
             case "list_item":
                 more = {"marker": storable(self.marker), "depth": self.depth}
-            case "picture":
+            case "picture" | "formula":
                 more = {"link": links.get(self.link.removeprefix("pictures/"), "")}
+                more |= {"number": storable(self.number)} if kind == "formula" else {}
             case "table":
                 cells = [[cell.model_dump() | {"text": storable(cell.text)} for cell in row] for row in self.rows]
                 more = {"header": min(self.header, len(cells)), "rows": cells}

@@ -119,6 +119,9 @@ class _Tree:
                 box, height = prov[0]["bbox"], self.pages[str(prov[0]["page_no"])]["size"]["height"]
                 label = "page_header" if box["t"] + box["b"] < height else "page_footer"
                 self._add("texts", parent, label, prov, **words, content_layer="furniture")
+            case "formula":  # Docling's text of a formula is LaTeX, and empty if nobody has read it.
+                orig = " ".join(filter(None, (text.replace("\n", " "), block.get("number"))))
+                self._add("texts", parent, "formula", prov, orig=orig, text="")
             case "code":
                 self._add("texts", parent, "code", prov, **words, **_FLOATING, code_language="unknown")
             case _:

@@ -43,6 +43,8 @@ def text(document: Json) -> str:
     def plain(item: Json) -> str:
         if item["label"] == "table":
             return "\n".join("\t".join(_texts_once(row, number)) for number, row in enumerate(item["data"]["grid"]))
+        if item["label"] == "formula":
+            return str(item["orig"])
         marker = f"{item['marker']} " if item["label"] == "list_item" else ""
         return f"{marker}{item.get('text', '')}"
 
@@ -88,7 +90,8 @@ def _html(item: Json) -> str:
         case "picture":
             uri = item.get("image", {}).get("uri", "")
             return f'<figure><img alt="" src="{escape(uri)}"></figure>' if uri else "<!-- image -->"
-    return f"<p>{escape(item['text'])}</p>"
+    formula = f"[formula] {item['orig']}" if item["label"] == "formula" else item["text"]
+    return f"<p>{escape(formula)}</p>"
 
 
 def _html_list(first: Json, items: list[str]) -> str:
@@ -124,6 +127,8 @@ def _doctag(document: Json, item: Json) -> str:
             return f"<picture>{where}</picture>"
         case "code":
             return f"<code>{where}<_unknown_>{item['text']}</code>"
+        case "formula":
+            return f"<formula>{where}{item['text']}</formula>"
     tag = _DOCTAGS[item["label"]]
     return f"<{tag}>{where}{item['text']}</{tag}>"
 

@@ -4,6 +4,7 @@ import re
 from itertools import groupby
 
 from pipeline.engine.control_characters import printable_line
+from pipeline.reading.layout import notation
 from pipeline.reading.layout.model import PLAIN, Run, Runs, Style, plain
 from pipeline.reading.layout.text import clean
 
@@ -40,21 +41,28 @@ def at_line_start(markdown: str) -> str:
 
 
 def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
-    """Return one line of Markdown. Without `emphasis`, leave out bold: headings are bold as a whole."""
+    """Return one line of Markdown, with short formulas as LaTeX. Without `emphasis`, leave out bold: headings are bold
+    as a whole."""
     words = [run for run in runs if any(map(str.isalnum, run.text))]
     dominant = Style(  # A style of the whole line needs no mark.
         bold=bool(words) and all(run.style.bold for run in words),
         italic=bool(words) and all(run.style.italic for run in words),
         mono=bool(words) and all(run.style.mono for run in words),
     )
-    shown = [Run(run.text, _shown(run, dominant, emphasis=emphasis)) for run in runs]
+    found = list(notation.parts(runs))
     parts = []
-    for link, linked in groupby(shown, key=lambda run: run.style.link):
-        text = "".join(
-            _styled("".join(run.text for run in same), style)
-            for style, same in groupby(linked, key=lambda run: run.style)
-        )
-        parts.append(_linked(text, link) if link else text)
+    for part in found:
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        shown = [Run(run.text, _shown(run, dominant, emphasis=emphasis)) for run in part]
+        for link, linked in groupby(shown, key=lambda run: run.style.link):
+            text = "".join(
+                _styled("".join(run.text for run in same), style)
+                for style, same in groupby(linked, key=lambda run: run.style)
+            )
+            text = text.replace("$", "\\$") if len(found) > 1 else text
+            parts.append(_linked(text, link) if link else text)
     return clean("".join(parts))
 
 

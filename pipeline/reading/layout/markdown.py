@@ -11,6 +11,7 @@ from pipeline.reading.layout.model import (
     Cell,
     Code,
     Footnote,
+    Formula,
     Heading,
     ListItem,
     Paragraph,
@@ -48,15 +49,22 @@ def _block(block: Block) -> str:
             return f"{fence}\n{text}\n{fence}"
         case Table():
             return table(block)
-        case Picture(link=link, text=text):
-            words = [inline.at_line_start(inline.to_markdown((Run(line),))) for line in text.split("\n") if line]
-            return "\n".join([f"![]({link})"] * bool(link) + words)
+        case Picture():
+            return _picture(block)
         case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
             lead = "> " if isinstance(block, Quote) else ""
             if isinstance(block, ListItem):
                 lead = f"{_INDENT * block.depth}{block.marker} "
             return lead + inline.at_line_start(inline.to_markdown(runs))
     return ""
+
+
+def _picture(block: Picture) -> str:
+    if isinstance(block, Formula):
+        shown = f"![formula]({block.link})" if block.link else "[formula]"
+        return " ".join(filter(None, (shown, inline.literal(block.words), block.number)))
+    words = [inline.at_line_start(inline.to_markdown((Run(line),))) for line in block.text.split("\n") if line]
+    return "\n".join([f"![]({block.link})"] * bool(block.link) + words)
 
 
 def table(block: Table) -> str:
@@ -84,8 +92,9 @@ def _html_cell(cell: Cell, tag: str) -> str:
 
 def as_dicts(blocks: Sequence[Block], page: int) -> list[dict[str, Any]]:
     """Return a dictionary per block, in reading order: `page`, `type`, `text`, `bbox` (left, top, right, bottom, to one
-    decimal), and the fields of its type: `level`, `marker` and `depth`, `link`, or `rows` and `header`. Recognised
-    blocks have `confidence`, 0 to 1, and any `uncertain` words: `text`, `offset` in the block's text, `confidence`."""
+    decimal), and the fields of its type: `level`, `marker` and `depth`, `link`, `number`, or `rows` and `header`.
+    Recognised blocks have `confidence`, 0 to 1, and any `uncertain` words: `text`, `offset` in the block's text,
+    `confidence`."""
     return [_as_dict(block, page) for block in blocks]
 
 
@@ -95,6 +104,8 @@ def _as_dict(block: Block, page: int) -> dict[str, Any]:
     match block:
         case Heading(level=level):
             more = {"level": level}
+        case Formula(link=link, number=number):
+            more = {"link": link, "number": number}
         case Picture(link=link):
             more = {"link": link}
         case ListItem(marker=marker, depth=depth):

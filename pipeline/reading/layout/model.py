@@ -230,6 +230,15 @@ class Picture(Block):
 
 
 @dataclass(frozen=True)
+class Formula(Picture):
+    """A formula of its own, shown as a picture. `text`: its signs and words, a row on each line; `number`: the number
+    printed beside it; `words`: the ordinary words in it, such as "if" and "otherwise"."""
+
+    number: str = ""
+    words: str = ""
+
+
+@dataclass(frozen=True)
 class Cell:
     """A cell of a table; it spans `rows` × `columns` places."""
 

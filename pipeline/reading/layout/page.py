@@ -1,6 +1,6 @@
 """Turn the contents of a page into blocks in reading order, in small pure steps over plain data.
 
-    lines -> furniture removed -> figures -> ruled tables -> columns -> rows -> aligned tables
+    lines -> furniture removed -> figures -> formulas -> ruled tables -> columns -> rows -> aligned tables
         -> paragraphs -> blocks -> Markdown
 
 No step drops text: headers, footers, page numbers and watermarks become blocks of furniture.
@@ -9,7 +9,17 @@ No step drops text: headers, footers, page numbers and watermarks become blocks 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.reading.layout import boxes, compounds, figures, furniture, mirror, regions, rotation, tables_ruled
+from pipeline.reading.layout import (
+    boxes,
+    compounds,
+    figures,
+    formulas,
+    furniture,
+    mirror,
+    regions,
+    rotation,
+    tables_ruled,
+)
 from pipeline.reading.layout import profile as profiles
 from pipeline.reading.layout.assembly import Assembly
 from pipeline.reading.layout.classifier import Classifier, Criteria
@@ -60,8 +70,10 @@ def convert(
     known = profile_for(content, document)
     lines, away = (list(content.lines), []) if keep_furniture else furniture.split(content, known)
     drawn = figures.find(content, lines, known.body_size)
-    by_angle: dict[int, list[Line]] = {0: []} if drawn.figures else {}
-    for line in drawn.lines:
+    displayed = formulas.find(drawn.lines, content.rules, content.regions, known.body_size)
+    placed = [*drawn.figures, *displayed.formulas]
+    by_angle: dict[int, list[Line]] = {0: []} if placed else {}
+    for line in displayed.lines:
         by_angle.setdefault(line.angle, []).append(line)
     blocks: list[Block] = []
     characters = {angle: sum(len(line.text) for line in lines) for angle, lines in by_angle.items()}
@@ -70,7 +82,7 @@ def convert(
         part = replace(content, lines=tuple(by_angle[angle]))
         # A stamp in the margin is not a heading beside the page's own text, however large.
         judged_by = replace(known, headings={}) if blocks else known
-        upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else drawn.figures)
+        upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else placed)
         blocks += rotation.restored(upright, angle, content)
     above, below = furniture.blocks(away, content.height)
     return [*above, *blocks, *(Picture(box) for box in content.pictures), *below]

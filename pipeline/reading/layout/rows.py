@@ -48,10 +48,10 @@ class Row:
         before: Line | None = None
         for cell in self.cells:
             part = line_tokens(cell)
-            raised = self._is_raised(cell)
-            if raised:
-                part = [token._replace(style=token.style._replace(shift=1)) for token in part]
-            if part and before is not None and _touches(before, cell, tightly=raised):
+            shift = self._shift(cell)
+            if shift:
+                part = [token._replace(style=token.style._replace(shift=shift)) for token in part]
+            if part and before is not None and _touches(before, cell, tightly=bool(shift)):
                 part[0] = part[0]._replace(spaced=False)
             words += part
             before = cell
@@ -92,13 +92,19 @@ class Row:
     def box(self) -> Box:
         return around([cell.box for cell in self.cells])
 
-    def _is_raised(self, cell: Line) -> bool:
+    def _shift(self, cell: Line) -> int:
+        """Return 1 for a small raised figure beside other text, -1 for a lowered one, otherwise 0."""
+        main = self.main
+        rise = main.bottom - cell.bottom
+        if not 0 < cell.size < 0.85 * main.size or not (rise > 0.15 * main.size or rise < -0.08 * main.size):
+            return 0
         near = 0.4 * self.size
         if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
-            return False  # A small figure in its own cell.
-        main = self.main
-        smaller = 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
-        return smaller and bool(_RAISED.fullmatch(cell.text))
+            return 0  # A small figure in its own cell.
+        if not _RAISED.fullmatch(cell.text):
+            return 0
+        # Recognition's boxes do not tell lowered figures from commas.
+        return 1 if rise > 0 else -1 if cell.spans else 0
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
@@ -150,7 +156,7 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
     if smaller <= 0 or overlap < 0.5 * smaller:
         return False
-    if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
+    if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.55 * smaller:
         return True  # A raised or lowered figure, whatever word boundaries the source gives.
     return overlap > 0.9 * smaller or not any(
         min(cell.right, line.right) - max(cell.left, line.left)

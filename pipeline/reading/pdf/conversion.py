@@ -19,7 +19,7 @@ from pipeline.reading.layout import certainty, legibility
 from pipeline.reading.layout import page as layout
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.doubt import wants_regions
-from pipeline.reading.layout.model import Furniture, Paragraph, Picture, Rule, area, holds
+from pipeline.reading.layout.model import Box, Formula, Furniture, Paragraph, Picture, Rule, area, holds
 from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
@@ -185,7 +185,8 @@ class _PdfSource:
         blocks = _as_wanted(blocks_of(content, self._profile), self._options)
         facts = _recognised(blocks, read, content.height, whole=not layer.usable)
         if picture_folder is not None:
-            blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
+            formulas = [block.box for block in blocks if isinstance(block, Formula)]
+            blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder, formulas))
         return _converted(content, blocks, number, "pt", read, facts)
 
     def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
@@ -266,11 +267,11 @@ class _PdfSource:
             rules=tuple(view.placed_rule(rule) for rule in reading.rules),
         )
 
-    def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
-        """Write up to 50 pictures of the page, without icons, to `folder` as PNG; return their boxes and links, from
-        top to bottom."""
+    def _saved_pictures(self, number: int, folder: Path, formulas: Sequence[Box]) -> list[Picture]:
+        """Write up to 50 pictures of the page, without icons but with its formulas, to `folder` as PNG; return their
+        boxes and links."""
         with self._document.page(number) as page:
-            boxes = pictures.worth_keeping(page)[:_MAX_SAVED_PICTURES]
+            boxes = [*pictures.worth_keeping(page), *formulas][:_MAX_SAVED_PICTURES]
             rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
         saved = []
         for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):

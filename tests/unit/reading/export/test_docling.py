@@ -133,6 +133,15 @@ def test_a_picture_is_embedded_on_request() -> None:
     }
 
 
+def test_a_formula_that_nobody_has_read_keeps_its_words_and_has_no_latex() -> None:
+    exported = document(page(1, block("formula", "E =\nmc", number="(3)", link="")))
+    (item,) = exported["texts"]
+    assert (item["label"], item["orig"], item["text"]) == ("formula", "E = mc (3)", "")
+    assert "<p>[formula] E = mc (3)</p>" in markup.html(exported)
+    assert "<formula><loc_43>" in markup.doctags(exported)
+    assert markup.text(exported) == "E = mc (3)\n"
+
+
 def test_html_escapes_texts_and_keeps_structure() -> None:
     exported = document(
         page(
