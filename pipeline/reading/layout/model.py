@@ -75,7 +75,8 @@ class Line(NamedTuple):
 
     @property
     def characters(self) -> int:
-        return len(self.text)
+        """The number of characters, of which Chinese and Japanese ones are twice as wide and count twice."""
+        return len(self.text) if self.text.isascii() else sum(2 if "\u2e80" <= c <= "\u9fff" else 1 for c in self.text)
 
 
 class Rule(NamedTuple):

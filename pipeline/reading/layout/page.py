@@ -18,6 +18,7 @@ from pipeline.reading.layout import (
     mirror,
     regions,
     rotation,
+    ruby,
     tables_ruled,
 )
 from pipeline.reading.layout import profile as profiles
@@ -69,6 +70,7 @@ def convert(
     content = cleaned(content, document)
     known = profile_for(content, document)
     lines, away = (list(content.lines), []) if keep_furniture else furniture.split(content, known)
+    lines, furigana = (lines, []) if keep_furniture else ruby.split(lines)
     drawn = figures.find(content, lines, known.body_size)
     displayed = formulas.find(drawn.lines, content.rules, content.regions, known.body_size)
     placed = [*drawn.figures, *displayed.formulas]
@@ -84,7 +86,7 @@ def convert(
         judged_by = replace(known, headings={}) if blocks else known
         upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else placed)
         blocks += rotation.restored(upright, angle, content)
-    above, below = furniture.blocks(away, content.height)
+    above, below = furniture.blocks([*away, *furigana], content.height)
     return [*above, *blocks, *(Picture(box) for box in content.pictures), *below]
 
 

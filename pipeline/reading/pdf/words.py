@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pypdfium2.raw as pdfium_c
 
 from pipeline.reading.layout.model import PLAIN, Line, Span, Style
+from pipeline.reading.layout.text import CJK
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
 _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
@@ -163,9 +164,11 @@ class Glyphs:
                 return None
         setting = self._settings.get(address or 0) or self._setting(address, start)
         left, top, right, bottom = self.box(start)
+        vertical = False
         if end - start > 1:
             # For each word, comparisons take a third of the time of `min` and `max`.
             other_left, other_top, other_right, other_bottom = self.box(end - 1)
+            vertical = other_top > top + 0.5 * (bottom - top) and not clean.isascii() and setting.angle == 0
             left = other_left if other_left < left else left  # noqa: FURB136
             top = other_top if other_top < top else top  # noqa: FURB136
             right = other_right if other_right > right else right  # noqa: FURB136
@@ -176,6 +179,8 @@ class Glyphs:
             # Glyphs without an extent still have text: place it at the previous text.
             return before._replace(text=clean, spaced=True)
         style, size, angle = setting
+        if vertical and right - left < 2.5 * size and CJK.search(clean):
+            return Word(clean, left, top, right, bottom, size, style, 90, spaced=True)
         if angle == 0 and _origin(self._address, start, *self._to_origin):
             x, y = self._sides[0].value, self._sides[1].value
             baseline = self._corner[1] - y if self._corner else self.page.displayed(x, y, x, y)[1]

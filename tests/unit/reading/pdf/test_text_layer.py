@@ -2,6 +2,7 @@ import pytest
 
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading.layout.page import PageContent, convert, render
 from pipeline.reading.pdf import drawings, pdfium, text_layer
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
@@ -266,3 +267,24 @@ def test_a_hidden_check_box_has_no_mark(tmp_path):
 
 def test_a_value_with_its_characters_in_boxes_is_a_word(tmp_path):
     assert texts_of(form(tmp_path, (700, "/FT/Tx/Ff 16777216/MaxLen 4/V(1978)")))[-1] == "1978"
+
+
+def test_vertical_columns_run_down_and_the_right_one_comes_first(tmp_path):
+    """The font has no glyphs here, and PDFium reports no column that does not end with a full stop."""
+
+    def drawn(text, x):
+        return f"BT /V 12 Tf {x} 700 Td <{text.encode('utf-16-be').hex()}> Tj ET\n".encode()
+
+    base = "<</Type/Font/Subtype/CIDFontType0/BaseFont/HeiseiMin-W3/CIDSystemInfo<</Registry(Adobe)/Ordering(Japan1)"
+    font = f"/V<</Type/Font/Subtype/Type0/BaseFont/HeiseiMin-W3/Encoding/UniJIS-UCS2-V/DescendantFonts[{base}"
+    columns = drawn("何も無い。", 380) + drawn("名前はまだ無い。", 400)
+    pdf = pdf_bytes([Sheet(columns, "0 0 600 800", "", ())])
+    pdf = pdf.replace(b"/Font<</F1 3 0 R>>", f"/Font<</F1 3 0 R {font}/Supplement 2>>>>]>>>>".encode())
+    path = tmp_path / "v.pdf"
+    path.write_bytes(pdf)
+    with pdfium.open_document(path) as document, document.page(1) as opened:
+        lines = text_layer.read(opened).lines
+        width, height = opened.size
+    assert {line.angle for line in lines} == {90}
+    assert all(line.bottom - line.top > 4 * line.size for line in lines)
+    assert render(convert(PageContent(width, height, tuple(lines)))) == "名前はまだ無い。何も無い。"
