@@ -9,6 +9,7 @@ from pipeline.reading.layout import tables_aligned
 from pipeline.reading.layout.boxes import Frame
 from pipeline.reading.layout.classifier import Classifier, Criteria
 from pipeline.reading.layout.columns import reading_order
+from pipeline.reading.layout.drawn_rules import Bar
 from pipeline.reading.layout.model import Block, Footnote, Line, PageContent, Picture, Table, area
 from pipeline.reading.layout.paragraphs import Group, goes_on, groups
 from pipeline.reading.layout.regions import shared
@@ -29,6 +30,7 @@ class Assembly:
 
     def __init__(self, content: PageContent, criteria: Criteria) -> None:
         self._height = content.height
+        self._rules = [Bar(rule.top, rule.left, rule.right) for rule in content.rules if rule.top == rule.bottom]
         self._body_size = criteria.profile.body_size
         self._classifier = Classifier(criteria)
         self._notes: list[Block] = []
@@ -77,7 +79,8 @@ class Assembly:
         return pieces + self._split(text)
 
     def _split(self, column_rows: Sequence[Row]) -> list[Piece]:
-        return [part if isinstance(part, Table) else groups(part) for part in tables_aligned.split(column_rows)]
+        parts = tables_aligned.split(column_rows, self._rules)
+        return [part if isinstance(part, Table) else groups(part) for part in parts]
 
 
 def _without_footnotes(column_rows: Sequence[Row], body_size: float, height: float) -> tuple[list[Row], list[Footnote]]:

@@ -1,5 +1,6 @@
 """Find a table's columns by its text: borders are stretches of x where its rows have no word."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 from pipeline.reading.layout.cells import spans_of, sub_line, text_size
 from pipeline.reading.layout.model import Line, Span
+from pipeline.reading.layout.text import is_number
 
 _MAX_COLUMNS = 60
 WORD_GAP = 0.6
@@ -15,6 +17,8 @@ WORD_GAP = 0.6
 _LEAST_GAP = 0.48
 _WIDER = 1.4
 _MAX_SPACE = 0.75  # text sizes
+_NUMBER_GAP = 0.4  # text sizes between two numbers, which are never words of a sentence
+_THOUSANDS, _GROUP = re.compile(r"[-(]?\d{1,3}$"), re.compile(r"\d{3}(?!\d)")
 _MONO_WORD_GAP = 0.8  # A space is as wide as any letter.
 _BEFORE = {"$", "€", "£", "¥", "₩", "US$", "USD", "EUR", "CHF", "Rs", "₹"}
 _AFTER = {"%", ")", ")%", "€"}
@@ -68,8 +72,10 @@ def borders_of(rows: Sequence[Sequence[Line]], gap: float | None = None) -> list
     apart = WORD_GAP if gap is None else gap
     phrases = _telling([[_whole(part) for line in row for part in _phrases(line, apart)] for row in rows], width)
     few, many = _MIN_GAPS if gap is None else (1.6 * gap, gap)
-    least = (many if len(phrases) > _FEW_ROWS else few) * size
     spans = [span for row in phrases for span in row]
+    if 2 * sum(is_number(span.text) for span in spans) > len(spans):
+        many = min(many, WORD_GAP)
+    least = (many if len(phrases) > _FEW_ROWS else few) * size
     return [border for border in _emptiest(spans, len(phrases) // 12) if border.high - border.low >= least][
         :_MAX_COLUMNS
     ]
@@ -127,11 +133,19 @@ def _phrases(line: Line, gap: float) -> list[list[Span]]:
     for span in spans_of(line):
         before = phrases[-1][-1] if phrases else None
         mono = before is not None and before.style.mono and span.style.mono
-        if before and span.left - before.right < (max(gap, _MONO_WORD_GAP) if mono else gap) * line.size:
+        least = max(gap, _MONO_WORD_GAP) if mono else gap
+        if before and not mono and _are_numbers(before.text, span.text):
+            least = min(gap, _NUMBER_GAP)
+        if before and span.left - before.right < least * line.size:
             phrases[-1].append(span)
         else:
             phrases.append([span])
     return phrases
+
+
+def _are_numbers(first: str, second: str) -> bool:
+    """Whether both are numbers, and not the parts of one with a space after its thousands."""
+    return is_number(first) and is_number(second) and not (_THOUSANDS.match(first) and _GROUP.match(second))
 
 
 def place(cells: Sequence[Line], borders: Sequence[Border], gap: float = WORD_GAP) -> list[Placed]:

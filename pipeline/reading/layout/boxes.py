@@ -31,7 +31,7 @@ class Frame(Boxed):
 
 def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: float) -> tuple[list[Frame], list[Item]]:
     """Return (frames, items outside them). A frame is a coloured area with at least three lines, tables or pictures
-    inside; an area that a line or table crosses is only a background."""
+    inside, not all side by side; an area that a line or table crosses is only a background."""
     page = width * height
     fitting = {box for box in areas if _MIN_SHARE * page < area(box) < _MAX_SHARE * page}
     frames: list[Frame] = []
@@ -42,6 +42,8 @@ def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: floa
             continue
         if any(_overlaps(item, box) for item in remaining if not holds(box, item)):
             continue
+        if max(item.top for item in inside) < min(item.bottom for item in inside):
+            continue  # a single row, such as the coloured head of a table
         frames.append(Frame(box, tuple(inside)))
         held = {id(item) for item in inside}
         remaining = [item for item in remaining if id(item) not in held]

@@ -13,10 +13,16 @@ def spans_of(line: Line) -> tuple[Span, ...]:
     """Return the words of a line with their places; if unknown, assume that all characters are equally wide."""
     if line.spans:
         return line.spans
+    tokens = line_tokens(line)
+    if len(line.places) == 2 * len(tokens) and line.angle == 0:
+        share = (line.right - line.left) / 1000
+        edges = [line.left + place * share for place in line.places]
+        words = zip(tokens, edges[::2], edges[1::2], strict=True)
+        return tuple(Span(token.text, left, right, token.style) for token, left, right in words)
     text = line.text
     each = (line.right - line.left) / max(len(text), 1)
     spans, start = [], 0
-    for token in line_tokens(line):
+    for token in tokens:
         at = text.index(token.text, start)
         start = at + len(token.text)
         spans.append(Span(token.text, line.left + at * each, line.left + start * each, token.style))

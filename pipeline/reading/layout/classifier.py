@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipeline.reading.layout import headings, lists
-from pipeline.reading.layout.model import Block, Code, Heading, ListItem, Paragraph, Quote, around
+from pipeline.reading.layout.model import Block, Code, Heading, Line, ListItem, Paragraph, Quote, around
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import DocumentProfile
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import is_page_number, with_hyphens
+from pipeline.reading.layout.text import PAIR, is_label, is_page_number, with_hyphens
 
 _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
@@ -43,7 +43,8 @@ class Classifier:
             if _is_in_list(groups, index):
                 yield self._item(groups[index]) or self._block(groups[index])
             else:
-                yield from self._labelled(groups, index) or map(self._block, self._parts(groups[index]))
+                group = groups[index]
+                yield from _pairs(group) or self._labelled(groups, index) or map(self._block, self._parts(group))
             index += 1
             count = lists.unmarked(groups[index - 1 :]) if self._criteria.recognised else 0
             yield from (ListItem(group.box, group.runs, "-") for group in groups[index : index + count])
@@ -107,7 +108,7 @@ class Classifier:
             return False
         indent = _MIN_QUOTE_INDENT * group.size
         lefts = [row.left for row in rows]
-        level = sum(abs(left - min(lefts)) < 0.3 * group.size for left in lefts) >= len(rows) - 1
+        level = sum(abs(left - min(lefts)) < 0.3 * group.size for left in lefts) >= max(2, len(rows) - 1)
         return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
 
     def _code(self, groups: Sequence[Group]) -> int:
@@ -125,6 +126,20 @@ class Classifier:
         left = min(row.left for row in rows)
         flush = sum(row.left - left < 0.3 * row.size for row in rows)
         return count if flush >= 2 or 2 * flush >= len(rows) else 0
+
+
+def _pairs(group: Group) -> list[Paragraph]:
+    """Return a paragraph for each label and its value in a row with several; empty for other groups."""
+    pairs: list[list[Line]] = []
+    for cell in group.rows[0].cells if len(group.rows) == 1 and group.rows[0].is_tabular else ():
+        if is_label(cell.text) or PAIR.match(cell.text):
+            pairs.append([cell])
+        elif pairs and is_label(pairs[-1][0].text):
+            pairs[-1].append(cell)
+        else:
+            return []
+    parts = [replace(group, rows=(Row(pair),)) for pair in pairs] if len(pairs) > 1 else []
+    return [Paragraph(part.box, part.runs) for part in parts]
 
 
 def _is_contents(group: Group) -> bool:

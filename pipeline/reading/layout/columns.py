@@ -1,13 +1,14 @@
 """Reading order: columns, and the lines that run across them."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
 from pipeline.reading.layout import gutters
 from pipeline.reading.layout.gutters import Placed
-from pipeline.reading.layout.model import Region
+from pipeline.reading.layout.model import Line, Region, Rule
+from pipeline.reading.layout.text import is_label, is_number
 
 _MIN_COLUMN_LINES = 4
 _MIN_TEXT_LINES = 8  # on each side: so many table rows rarely all fill their cells
@@ -16,6 +17,7 @@ _MIN_COLUMN_SHARE = 0.2  # of the region's width
 _MIN_PROSE_CHARS = 15  # A side with fewer characters per line, on average, is a table's column and not text.
 _MAX_ALIGNED = 0.6  # share of level lines that makes two sides the cells of a table
 _MIN_PAIRED = 0.8  # share of level lines from which on the sides may be labels and values
+_MIN_LABELLED = 0.5  # share of the lines on the right that have a label on their left
 _LONG = 0.75  # of the width of a side
 _MIN_LONG = 0.6  # share of the lines of running text that are long
 _MAX_BROKEN = 0.2  # share of a side's lines that are beside another line of that side
@@ -25,6 +27,8 @@ _MIN_FULL = 0.5  # share of a text's lines that fill its width
 _FULL = 0.9  # of its width
 _LEVEL = 0.25  # text sizes between the middles of lines side by side
 _MAX_PITCH = 1.7  # text sizes from one line of solid text to the next
+_MIN_TABLE_ROWS, _MIN_CELLS = 3, 3
+_MAX_TITLES, _MAX_HEAD = 2, 3  # rows without numbers, between and above those with numbers
 _MAX_DEPTH = 12
 _TEXT_KINDS = frozenset({"text", "reference"})
 _MIN_SEEN = 0.7  # share of a column's lines inside the model's text regions
@@ -42,14 +46,16 @@ class Band(NamedTuple, Generic[P]):
     closing: list[P]
 
 
-def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: int = 0) -> list[list[P]]:
+def reading_order(
+    lines: Sequence[P], regions: Sequence[Region] = (), rules: Sequence[Rule] = (), *, depth: int = 0
+) -> list[list[P]]:
     """Return groups of lines in reading order, each line once: column after column, between the lines that span all
     columns. Within a group, lines keep any order.
 
-    `regions`: a layout model's regions, which decide where the lines do not; `depth`: how often columns have been
-    split, for recursion.
+    `regions`: a layout model's regions, which decide where the lines do not; `rules`: those across all columns end
+    them; `depth`: how often columns have been split, for recursion.
     """
-    bands = _bands(lines, regions) if depth < _MAX_DEPTH else []
+    bands = _bands(lines, regions, rules) if depth < _MAX_DEPTH else []
     if not bands:
         return [list(lines)] if lines else []
     blocks: list[list[P]] = []
@@ -59,19 +65,19 @@ def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: 
             # Pieces of a heading or a table between two wide lines stay in one row.
             spanning += band.left + band.right
         elif band.left or band.right:
-            blocks += reading_order(spanning, regions, depth=depth + 1)
+            blocks += reading_order(spanning, regions, rules, depth=depth + 1)
             for side in (band.left, band.right):
-                blocks += reading_order(side, regions, depth=depth + 1)
+                blocks += reading_order(side, regions, rules, depth=depth + 1)
             spanning = []
         spanning += band.closing
-    return blocks + reading_order(spanning, regions, depth=depth + 1)
+    return blocks + reading_order(spanning, regions, rules, depth=depth + 1)
 
 
 def is_unsure(lines: Sequence[Placed]) -> bool:
     """Whether many lines stand side by side, but the lines alone do not show columns, so that a layout model may
     help."""
     gaps = gutters.places(lines) if len(lines) >= 2 * _MIN_COLUMN_LINES else []
-    return bool(gaps) and not _bands(lines, ())
+    return bool(gaps) and not _bands(lines, (), ())
 
 
 def are_text(lines: Sequence[Placed]) -> bool:
@@ -80,7 +86,7 @@ def are_text(lines: Sequence[Placed]) -> bool:
     return len(parts) >= 2 and sum(map(len, parts)) >= _MIN_SEEN * len(lines)
 
 
-def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P], bool]]:
+def _bands(lines: Sequence[P], regions: Sequence[Region], rules: Sequence[Rule]) -> list[tuple[Band[P], bool]]:
     """Find the gutter with most lines beside it. Returns the stretches between the lines across it, from top to bottom,
     each with whether it has columns; empty without a gutter."""
     if len(lines) < 2 * _MIN_COLUMN_LINES:
@@ -89,10 +95,15 @@ def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P],
     best: list[tuple[Band[P], bool]] = []
     most = 0
     texts = [region for region in regions if region.kind in _TEXT_KINDS]
+    levels = _levels(ordered)
+    breaks = _breaks(lines, rules)
     for x in gutters.places(lines):
-        bands = list(_along(ordered, x))
+        bands = list(_along(levels, x, breaks))
         everywhere = _is_gutter(bands)
-        judged = [(band, _is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)) for band in bands]
+        judged = [
+            (band, not _are_labelled(band) and (_is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)))
+            for band in bands
+        ]
         beside = sum(len(band.left) + len(band.right) for band, columns in judged if columns)
         # Lines that cross x count against the gutter, which may belong to other columns further down.
         in_columns = (line for band, columns in judged if columns for line in (*band.left, *band.right))
@@ -121,26 +132,88 @@ def _held(lines: Sequence[P], seen: Sequence[Region]) -> int:
     return count
 
 
-def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
-    """Yield the stretches beside a gutter at this x, from top to bottom; each line across the gutter ends a stretch.
-    `ordered`: the lines from top to bottom."""
+def _levels(ordered: Sequence[P]) -> list[list[P]]:
+    """Group the lines, given from top to bottom, into those side by side."""
+    levels: list[list[P]] = []
+    for line in ordered:
+        if levels and _vertical_middle(line) - _vertical_middle(levels[-1][0]) <= _LEVEL * line.size:
+            levels[-1].append(line)
+        else:
+            levels.append([line])
+    return levels
+
+
+def _breaks(lines: Sequence[P], rules: Sequence[Rule]) -> list[float]:
+    """Return the heights of the horizontal rules that are about as wide as all lines together."""
+    slack = (1 - _FULL) * _width(lines)
+    left, right = min(line.left for line in lines) + slack, max(line.right for line in lines) - slack
+    return sorted(rule.top for rule in rules if rule.left < left and rule.right > right)
+
+
+def _along(levels: Sequence[list[P]], gutter: float, breaks: Sequence[float]) -> Iterator[Band[P]]:
+    """Yield the stretches beside a gutter at this x, from top to bottom; each line or row of a table across the gutter
+    ends a stretch, and so do the heights `breaks`. `levels`: the lines from top to bottom, those side by side
+    together."""
     left: list[P] = []
     right: list[P] = []
-    for line in ordered:
-        # A line that only reaches into the gutter belongs to its own side.
-        if min(gutter - line.left, line.right - gutter) > max(0.0, _REACH * (line.right - line.left)):
-            yield Band(left, right, [line])
+    table = _table_rows(levels, gutter)
+    passed = 0
+    for number, level in enumerate(levels):
+        if (above := bisect_left(breaks, _vertical_middle(level[0]))) > passed:
+            yield Band(left, right, [])
+            left, right, passed = [], [], above
+        if number in table:
+            yield Band(left, right, level)
             left, right = [], []
-        else:
-            (left if line.left + line.right <= 2 * gutter else right).append(line)
+            continue
+        for line in level:
+            # A line that only reaches into the gutter belongs to its own side.
+            if min(gutter - line.left, line.right - gutter) > max(0.0, _REACH * (line.right - line.left)):
+                yield Band(left, right, [line])
+                left, right = [], []
+            else:
+                (left if line.left + line.right <= 2 * gutter else right).append(line)
     yield Band(left, right, [])
+
+
+def _table_rows(levels: Sequence[list[P]], gutter: float) -> set[int]:
+    """Return the places of the levels that are rows of a table across the gutter: levels with numbers, of which several
+    have numbers on both sides, with the titles between them and the head above them."""
+    filled = [number for number, level in enumerate(levels) if len(level) > 1 and any(map(_is_number, level))]
+    across = {number for number in filled if _are_across(levels[number], gutter)}
+    if len(across) < _MIN_TABLE_ROWS:
+        return set()
+    rows: set[int] = set()
+    start = 0
+    for index, number in enumerate(filled, 1):
+        if index < len(filled) and filled[index] <= number + 1 + _MAX_TITLES:
+            continue
+        first, start = filled[start], index
+        if len(across.intersection(range(first, number + 1))) >= _MIN_TABLE_ROWS:
+            above = range(first - 1, max(-1, first - 1 - _MAX_HEAD), -1)
+            rows.update(takewhile(lambda n: _is_head(levels[n], levels[n + 1]), above), range(first, number + 1))
+    return rows
+
+
+def _is_head(level: Sequence[P], below: Sequence[P]) -> bool:
+    """Whether a level of several lines is close enough to the level below it to be a row of its head."""
+    return len(level) > 1 and below[0].top - level[0].bottom < _MAX_PITCH * below[0].size
+
+
+def _are_across(level: Sequence[P], gutter: float) -> bool:
+    """Whether at least three lines side by side have a number on each side of the gutter."""
+    return len(level) >= _MIN_CELLS and len({line.left < gutter for line in level if _is_number(line)}) > 1
+
+
+def _is_number(piece: Placed) -> bool:
+    return isinstance(piece, Line) and is_number(piece.text)
 
 
 def _is_gutter(bands: Sequence[Band[P]]) -> bool:
     """Whether the gutter separates columns over the whole height; False: each stretch must show its own columns."""
     left = [line for band in bands for line in band.left]
     right = [line for band in bands for line in band.right]
-    crossing = sum(len(band.closing) for band in bands)
+    crossing = sum(bool(band.closing) for band in bands)
     if crossing > _MAX_CROSSING * (len(left) + len(right) + crossing):
         return False
     if min(len(left), len(right)) < _MIN_COLUMN_LINES:
@@ -158,6 +231,24 @@ def _are_pairs(left: Sequence[P], right: Sequence[P]) -> bool:
     if free >= gutters.MIN_WIDTH * left[0].size or _aligned_share(left, right) < _MIN_PAIRED:
         return False
     return any(_is_single(side) and _wide_share(side, _LONG) < _MIN_LONG for side in (left, right))
+
+
+def _are_labelled(band: Band[P]) -> bool:
+    """Whether most lines on the right are values: their neighbours on the left are labels, which end with a colon."""
+    if not any(map(_is_label, band.left)):
+        return False
+    values = 0
+    for line in band.right:
+        middle, tolerance = _vertical_middle(line), _LEVEL * line.size
+        first = bisect_left(band.left, middle - tolerance, key=_vertical_middle)
+        last = bisect_right(band.left, middle + tolerance, key=_vertical_middle)
+        beside = band.left[first:last]
+        values += bool(beside) and _is_label(max(beside, key=lambda other: other.right))
+    return values > _MIN_LABELLED * len(band.right)
+
+
+def _is_label(piece: Placed) -> bool:
+    return isinstance(piece, Line) and is_label(piece.text)
 
 
 def _is_single(lines: Sequence[P]) -> bool:

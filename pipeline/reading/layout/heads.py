@@ -4,10 +4,13 @@ import math
 from collections.abc import Sequence
 
 from pipeline.reading.layout.borders import Placed
+from pipeline.reading.layout.cells import spans_of, sub_line
 from pipeline.reading.layout.drawn_rules import Bar
+from pipeline.reading.layout.model import Span
 
 _CENTRED = 1.0  # text sizes between the middle of a head and that of its columns
 _NEARLY = 0.5
+_ALIGNED = 0.6  # of a letter's width
 _MAX_SEARCH = 12  # columns to each side
 
 _Extent = tuple[float, float]
@@ -17,7 +20,7 @@ def spanned(rows: Sequence[Sequence[Placed]], head: int, columns: int, rules: Se
     """Return the first `head` rows, with wider cells: a cell over a rule spans the columns below the rule; a cell
     centred above several columns with heads of their own spans those."""
     extents = _extents(rows, columns)
-    result = [list(row) for row in rows[:head]]
+    result = [[part for cell in row for part in _words_apart(cell, extents)] for row in rows[:head]]
     for index in reversed(range(min(head, len(rows) - 1))):
         row, below = result[index], result[index + 1] if index + 1 < head else rows[index + 1]
         if not row or not below:
@@ -25,6 +28,26 @@ def spanned(rows: Sequence[Sequence[Placed]], head: int, columns: int, rules: Se
         row = _over_rules(row, [bar for bar in rules if _middle(row) < bar.at < _middle(below)], extents)
         result[index] = _over_columns(row, below, extents) if index + 1 < head else row
     return result
+
+
+def _words_apart(cell: Placed, extents: Sequence[_Extent | None]) -> list[Placed]:
+    """Return the cell, or each of its words in a column of its own if it has a word above each column."""
+    words = spans_of(cell.lines[0]) if len(cell.lines) == 1 and cell.first < cell.last else ()
+    own = extents[cell.first : cell.last + 1]
+    if len(words) != len(own) or not all(map(_is_above, words, own)):
+        return [cell]
+    columns = range(cell.first, cell.last + 1)
+    return [
+        Placed(column, column, [sub_line(cell.lines[0], [word])]) for column, word in zip(columns, words, strict=True)
+    ]
+
+
+def _is_above(word: Span, extent: _Extent | None) -> bool:
+    """Whether the word is level with the column's left or right edge, or above its middle."""
+    if extent is None:
+        return False
+    left, right = word.left - extent[0], word.right - extent[1]
+    return min(abs(left), abs(right), abs(left + right) / 2) < _ALIGNED * (word.right - word.left) / len(word.text)
 
 
 def reaches(row: Sequence[Placed], below: Sequence[Sequence[Placed]], columns: int) -> bool:

@@ -1,7 +1,7 @@
 """Turn the contents of a page into blocks in reading order, in small pure steps over plain data.
 
-    lines -> furniture removed -> figures -> formulas -> ruled tables -> columns -> rows -> aligned tables
-        -> paragraphs -> blocks -> Markdown
+    lines -> furniture removed -> figures -> formulas -> blanks of forms -> ruled tables -> columns -> rows
+        -> aligned tables -> paragraphs -> blocks -> Markdown
 
 No step drops text: headers, footers, page numbers and watermarks become blocks of furniture.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pipeline.reading.layout import (
+    blanks,
     boxes,
     compounds,
     figures,
@@ -137,10 +138,11 @@ def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures:
     if len(lines) > _MAX_LINES:
         blocks = assembly.blocks([[*mirrored.lines, *placed]])
     else:
-        ruled = tables_ruled.find(mirrored.lines, mirrored.rules, mirrored.fills)
-        items: list[boxes.Item] = [*ruled.lines, *ruled.tables, *placed]
+        forms, others = blanks.find(mirrored.lines, mirrored.rules)
+        ruled = tables_ruled.find(others, mirrored.rules, mirrored.fills)
+        items: list[boxes.Item] = [*ruled.lines, *ruled.tables, *forms, *placed]
         framed, rest = boxes.find(items, mirrored.fills, mirrored.width, mirrored.height)
-        blocks = assembly.blocks(reading_order([*rest, *framed], mirrored.regions))
+        blocks = assembly.blocks(reading_order([*rest, *framed], mirrored.regions, mirrored.rules))
     return mirror.restored(blocks, content, leftwards=leftwards)
 
 

@@ -8,38 +8,38 @@ from statistics import mean, median
 from pipeline.reading.layout import heads
 from pipeline.reading.layout.borders import Border, Placed, borders_of, place, without_symbols
 from pipeline.reading.layout.cells import cell_runs, text_size
+from pipeline.reading.layout.drawn_rules import Bar
 from pipeline.reading.layout.model import Box, Cell, Line, Table, around
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import has_leader, is_bullet
+from pipeline.reading.layout.text import NUMBER, PAIR, has_leader, is_bullet, is_number
 
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
 _MAX_PARTS = 12
 _MAX_HEAD = 4
+_PARTIAL = 0.9  # of a table's width
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _WRAPPED_FILL = 0.6  # least share of its column's width that a wrapped line fills
 _TIGHT_HEAD = 1.7
+_LOOSE = 2.0  # as _TIGHT, for the only cell of a row, in lower case
 _TIGHT = 1.45  # text sizes from a cell's line to its next line
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
-_NUMERIC = re.compile(
-    r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
-)
 
 
-def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
+def split(rows: Sequence[Row], rules: Sequence[Bar] = ()) -> list[list[Row] | Table]:
     """Return the rows of a block, given from top to bottom: lists of rows of text, and between them each table that the
-    alignment of words shows, in place of its rows."""
+    alignment of words shows, in place of its rows. `rules`: the horizontal rules, which show the spans of heads."""
     parts: list[list[Row] | Table] = []
     start = 0
     for begin, end in _attempts(rows):
-        first, table = begin, _table(rows[begin:end])
+        first, table = begin, _table(rows[begin:end], (), rules)
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
-            with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]))
+            with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]), rules)
             first, table = (first - 1, with_head) if with_head else (first, table)
-        first, table = _with_period(rows, first, start, end) or (first, table)
+        first, table = _with_period(rows, first, start, end, rules) or (first, table)
         if start < first:
             parts.append(list(rows[start:first]))
         parts.append(table)
@@ -49,7 +49,9 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     return parts
 
 
-def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple[int, Table] | None:
+def _with_period(
+    rows: Sequence[Row], first: int, start: int, end: int, rules: Sequence[Bar]
+) -> tuple[int, Table] | None:
     """Return (index of the first row, table) with the row right above, if that is one cell centred over several of the
     columns; otherwise None."""
     row, below = rows[first - 1] if first > start else None, rows[first:end]
@@ -61,17 +63,20 @@ def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple
     placed = [place(row.cells, borders) for row in below]
     if not heads.reaches(place(row.cells, borders), placed, len(borders) + 1):
         return None
-    table = _table(rows[first - 1 : end], borders)
+    table = _table(rows[first - 1 : end], borders, rules)
     return (first - 1, table) if table and table.header > 1 else None
 
 
 def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return (first, end) of possible tables: rows of cells, with at most one other row between two of them."""
+    """Return (first, end) of possible tables: rows of cells, with at most one other row between two of them, or two
+    titles that end before the last column. Labels with their values above a table are not part of it."""
     stretches: list[tuple[int, int]] = []
     first = last = -1
     for index, row in enumerate(rows):
         near = first >= 0 and row.top - rows[index - 1].bottom < 2.5 * max(row.size, rows[index - 1].size)
-        if not near or index - last > 2:
+        between = rows[last + 1 : index]
+        titles = len(between) == 2 and all(row.right < rows[last].cells[-1].left for row in between)
+        if not near or index - last > 2 + titles:
             if first >= 0:
                 stretches.append((first, last + 1))
             first = -1
@@ -79,7 +84,14 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
             first, last = (index if first < 0 else first), index
     if first >= 0:
         stretches.append((first, last + 1))
+    stretches = [(first + _pairs(rows[first:end]), end) for first, end in stretches]
     return [part for first, end in stretches if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def _pairs(rows: Sequence[Row]) -> int:
+    """Return how many rows hold only labels with their values before the first row that does not; 0 if all rows do."""
+    count = len(list(takewhile(lambda row: all(PAIR.match(cell.text) for cell in row.cells), rows)))
+    return count if count < len(rows) else 0
 
 
 def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
@@ -124,7 +136,7 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | None:
+def _table(rows: Sequence[Row], head_borders: Sequence[Border] = (), rules: Sequence[Bar] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2:
         return None
@@ -142,7 +154,14 @@ def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | 
         return None
     bold = len(list(takewhile(lambda row: row.is_bold, rows[:3])))
     header = _rows_of_head(placed) or (bold if not head_borders and 1 <= bold < len(rows) else 1)
-    placed[:header] = heads.spanned(placed, header, len(borders) + 1, ())
+    left, top, right, _ = around([line.box for line in lines])
+    foot = rows[header - 1].bottom
+    partial = [
+        bar
+        for bar in rules
+        if top < bar.at < foot and left < bar.start and bar.end - bar.start < _PARTIAL * (right - left)
+    ]
+    placed[:header] = heads.spanned(placed, header, len(borders) + 1, partial)
     return build(placed, len(borders) + 1, lines, header=header)
 
 
@@ -151,8 +170,8 @@ def _rows_of_head(placed: Sequence[Sequence[Placed]]) -> int:
 
     def numbers(row: Sequence[Placed]) -> bool:
         texts = ["".join(line.text for line in cell.lines).strip() for cell in row if cell.first]
-        numeric = [text for text in texts if _NUMERIC.fullmatch(text) and any(map(str.isdigit, text))]
-        return 2 * len(numeric) > len(texts) and not all(_YEAR.fullmatch(text) for text in numeric)
+        numeric = [text for text in texts if is_number(text)]
+        return 2 * len(numeric) >= len(texts) and not all(_YEAR.fullmatch(text) for text in numeric)
 
     are_numbers = [numbers(row) for row in placed]
     if 2 * sum(are_numbers) <= sum(len(row) > 1 for row in placed):
@@ -196,7 +215,7 @@ def _is_convincing(placed: Sequence[Sequence[Placed]], columns: int) -> bool:
     if columns > 2 and len(placed) > 3:
         return True
     texts = [" ".join(line.text for line in cell.lines).strip() for row in placed for cell in row[1:]]
-    numbers = sum(bool(_NUMERIC.fullmatch(text)) for text in texts)
+    numbers = sum(bool(NUMBER.fullmatch(text)) for text in texts)
     if numbers >= 0.4 * len(texts):
         return True
     starts = sorted(row[1].lines[0].left for row in placed if len(row) > 1)
@@ -255,7 +274,10 @@ def _continues(
     if index < header:
         return pitch < _TIGHT_HEAD * size and _continues_head(row, above)
     spanning = any(cell.first != cell.last for cell in (*row, *above))
-    if spanning or pitch >= _TIGHT * size or (index == header and separated is None):
+    if spanning or (index == header and separated is None):
+        return False
+    wrapped = len(row) == 1 and row[0].first > 0 and width > 2 and row[0].lines[0].text[:1].islower()
+    if pitch >= (_LOOSE if wrapped else _TIGHT) * size:
         return False
     columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
     if filled == {0} == {row[0].first} and width == 1 and not above[0].lines[0].text.endswith(":"):
@@ -275,7 +297,7 @@ def _continues_head(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
 def _goes_on(placed: Sequence[Sequence[Placed]], index: int, width: int, separated: Sequence[bool] | None) -> bool:
     """Whether the row's cells are the next lines of the `width` cells above."""
     row = placed[index]
-    if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
+    if any(NUMBER.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
     if row[0].first == 0:
         return len(row) < width and row[0].lines[0].text[:1].islower() and _wraps(placed, index)

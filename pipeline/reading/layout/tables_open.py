@@ -11,11 +11,14 @@ from pipeline.reading.layout.borders import WORD_GAP, Border, Placed, borders_of
 from pipeline.reading.layout.drawn_rules import Bar, places
 from pipeline.reading.layout.model import Box, Line, Table, holds
 from pipeline.reading.layout.rows import Row, rows
+from pipeline.reading.layout.text import is_number
 
 _MIN_STRIPES = 3
 _MIN_LINES = 4
 _LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
+_MIN_NUMBERS = 0.8  # of the lines between the rules of sums
+_LEVEL = 0.25  # text sizes between the middles of a number and its label
 _MAX_HEAD = 5
 _PARTIAL = 0.9  # of a table's width
 _MAX_SPLITS = 40  # Most rules of one width, one above the other, that may belong to several tables.
@@ -128,7 +131,7 @@ def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Placed
         line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside
     ):
         return None
-    if columns.are_text(inside):
+    if columns.are_text(inside) or _are_sums(inside, lines, box):
         return None
     table_rows = rows(inside)
     bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in table_rows]
@@ -155,6 +158,18 @@ def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Placed
     whole = (region.left, box[1], region.right, box[3])
     table = tables_aligned.build(placed, len(borders) + 1, inside, header=head, separated=separated, box=whole)
     return _PlacedTable(table, {id(line) for line in inside})
+
+
+def _are_sums(inside: Sequence[Line], lines: Sequence[Line], box: Box) -> bool:
+    """Whether the rules are those of sums: they cover only numbers, whose labels stand on their left."""
+    if sum(is_number(line.text) for line in inside) < _MIN_NUMBERS * len(inside):
+        return False
+    labels = sorted(_middle(line) for line in lines if line.right < box[0] and any(map(str.isalpha, line.text)))
+    labelled = 0
+    for line in inside:
+        near = _LEVEL * line.size
+        labelled += bisect_left(labels, _middle(line) - near) < bisect_right(labels, _middle(line) + near)
+    return labelled >= _MIN_NUMBERS * len(inside)
 
 
 def _head(table_rows: Sequence[Row], head: int, partial: Sequence[Bar]) -> int:

@@ -18,6 +18,7 @@ _MAX_CELLS = 40_000
 _MIN_STRIPES = 3
 _MAX_LONE_SHARE = 0.6  # If one cell has a larger share of the text, the rules frame a page and not a table.
 _MAX_TABULAR = 2
+_LABEL = 0.85  # of the size of the value
 _LONG_CELL = 400
 _LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
@@ -256,6 +257,8 @@ def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list
     number, share = counts.most_common(1)[0] if counts else (0, 0)
     if number < 2 or len(used) < 2 or share < max(2, 0.6 * len(used)) or _is_wrapped(contents):
         return None
+    if 2 * sum(stack[0].size < _LABEL * stack[-1].size for stack in used) > len(used):
+        return None  # small labels, each above its value
     if any(len(stack) < number for stack in used if stack is used[0]):
         return None
     heights = [median(_middle(stack[index]) for stack in used if len(stack) == number) for index in range(number)]

@@ -13,6 +13,14 @@ ITEM = re.compile(
 """A list's bullet or number before text."""
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
+NUMBER = re.compile(
+    r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
+)
+"""A number with its signs and unit, or what stands for none."""
+
+PAIR = re.compile(r"[^\W\d][^:：]{1,30}[:：] *\S")
+"""A label and its value."""
+
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|(?<![.\s])(?:\s\.){2,5}\s?\d{1,4}$|…{3,}|(?:·\s?){5,}|_{5,}")
 _DOTS = 2  # the fewest full stops of a leader
 _NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
@@ -35,6 +43,16 @@ def is_bullet(text: str) -> bool:
 def has_leader(text: str) -> bool:
     """Whether dots lead from a title to its page number."""
     return (text.count(".") >= _DOTS or not text.isascii() or "_" in text) and bool(_LEADER.search(text))
+
+
+def is_label(text: str) -> bool:
+    """Whether the text is a label of a value beside it."""
+    return text.rstrip().endswith((":", "："))
+
+
+def is_number(text: str) -> bool:
+    """Whether the text is only a number, with its signs and unit."""
+    return bool(NUMBER.fullmatch(text)) and any(map(str.isdigit, text))
 
 
 def is_page_number(text: str) -> bool:

@@ -12,6 +12,7 @@ _MAX_RULES = 2_000
 _LEAST_PX = 20
 _LONG, _HIGH = 3.0, 2.0  # text heights; strokes of letters are shorter
 _THICK = 0.4  # text heights
+_SLOPE = 0.02  # of a rule's length, on a page that is not flat
 _BREAK = 0.5  # text heights of a gap inside a rule, at most
 _CONTRAST = 12  # shades of grey by which a rule is darker than its surroundings
 _EDGE = 0.3  # text heights between a line's edge and its letters
@@ -59,8 +60,10 @@ def _straight(dark: Any, height: float, least: float, *, across: bool) -> Iterat
     opened = cv2.morphologyEx(dark, cv2.MORPH_OPEN, bar(length))
     closed = cv2.morphologyEx(opened, cv2.MORPH_CLOSE, bar(_BREAK * height))
     count, _, boxes, _ = cv2.connectedComponentsWithStats(closed, connectivity=8)
-    for left, top, width, depth, _ in boxes[1:count].tolist():
-        if (depth if across else width) > max(4.0, _THICK * height):
+    thick = max(4.0, _THICK * height)
+    for left, top, width, depth, pixels in boxes[1:count].tolist():
+        along, beside = (width, depth) if across else (depth, width)
+        if pixels > thick * along or beside > thick + _SLOPE * along:
             continue
         x, y = left + width / 2, top + depth / 2
         yield Rule(left, y, left + width, y) if across else Rule(x, top, x, top + depth)

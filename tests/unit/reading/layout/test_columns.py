@@ -120,3 +120,14 @@ def test_columns_between_two_rules_are_text_and_no_table():
     texts = order(text, *(f"{name}{n} " for name in "abc" for n in (0, 8)))
     assert texts == sorted(texts)
     assert "|" not in text
+
+
+def test_a_rule_across_all_columns_ends_them():
+    above, below = [
+        [side(f"{name}{place}", 6, *xs, top=top) for name, xs in (("l", (50, 292)), ("r", (308, 550)))]
+        for place, top in (("a", 100), ("b", 190))
+    ]
+    lines = [*mixed(*above), *mixed(*below)]
+    text = render(convert(page(*lines, rules=[Rule(48, 181, 552, 181)]), keep_furniture=True))
+    texts = order(text, "la0", "la5", "ra0", "ra5", "lb0", "lb5", "rb0", "rb5")
+    assert texts == sorted(texts)

@@ -52,6 +52,13 @@ def test_a_broken_rule_is_one():
     assert len(level) == 1
 
 
+def test_a_rule_that_leans_otherwise_than_the_text_is_one():
+    picture = Image.new("RGB", (1200, 400), "white")
+    ImageDraw.Draw(picture).line((100, 100, 1100, 115), fill="black", width=3)
+    [rule] = pixel_rules.find(picture, [text("words", 100, 200)], 0.0)
+    assert (rule.left, rule.right, rule.top) == (pytest.approx(100, abs=4), pytest.approx(1100, abs=4), rule.bottom)
+
+
 def test_letters_and_thick_bars_are_no_rules():
     picture = Image.new("RGB", (600, 400), "white")
     pen = ImageDraw.Draw(picture)
