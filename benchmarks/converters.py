@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -95,8 +96,8 @@ def empty(_source: Path, numbers: Iterable[int]) -> dict[int, str]:
 
 def available() -> dict[str, Converter]:
     """Return the converters that are installed, by name; `markitdown` needs its extra for PDF."""
-    converters: dict[str, Converter] = {PENSTOCK: penstock, MARKITDOWN: markitdown, PDFIUM: pdfium, EMPTY: empty}
-    if not all(map(find_spec, ("markitdown", "pdfminer", "pdfplumber"))):
-        del converters[MARKITDOWN]
+    converters: dict[str, Converter] = {PENSTOCK: penstock, PDFIUM: pdfium, EMPTY: empty}
+    if all(map(find_spec, ("markitdown", "pdfminer", "pdfplumber"))):
+        converters[MARKITDOWN] = partial(rivals.keep, f"markitdown-{version('markitdown')}", markitdown)
     installed = filter(rivals.is_installed, rivals.VERSIONS)
     return {**converters, **{name: partial(rivals.convert, name) for name in installed}}

@@ -1,8 +1,8 @@
 """Other converters, each in an environment and a process of its own: none of them is a dependency of Penstock.
 
 pip installs each rival on first use in `.unseen/rivals/NAME-VERSION` (or in PENSTOCK_UNSEEN). Its results are kept
-there by the document's hash, since they change only with its version; its speed is always measured. Delete the folder
-to convert again.
+there by the document's hash, since they change only with its version, and so are those of markitdown, which runs in
+Penstock's environment. Speed is always measured. Delete the folder to convert again.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,8 +23,8 @@ from benchmarks.support import ROOT
 VERSIONS = {"pdf-inspector": "1.25.2", "pymupdf4llm": "1.28.2", "liteparse": "2.18.0", "xberg": "1.3.9"}
 """pymupdf4llm has the AGPL: it is only measured here."""
 
-RATE_PAGES = {"pymupdf4llm": 20}
-"""The pages whose speed is measured, if not all, of a rival that needs a second a page."""
+RATE_PAGES = {"pymupdf4llm": 10}
+"""The pages whose speed is measured, if not all, of a rival that needs most of a second a page."""
 
 _LIMIT_S = 300.0
 _INHERITED = ("PATH", "LANG", "LC_ALL", "TESSDATA_PREFIX")
@@ -51,12 +51,24 @@ def install(name: str) -> None:
 
 def convert(name: str, source: Path, numbers: Iterable[int]) -> dict[int, str]:
     """Return the Markdown of these pages, from earlier runs if possible. Raises `BenchmarkError` if the rival fails."""
+    return keep(
+        f"{name}-{VERSIONS[name]}",
+        lambda source, missing: dict(_run(name, source, list(map(str, missing)))),
+        source,
+        numbers,
+    )
+
+
+def keep(
+    rival: str, convert: Callable[[Path, list[int]], dict[int, str]], source: Path, numbers: Iterable[int]
+) -> dict[int, str]:
+    """Return the Markdown of these pages from earlier runs of `rival`, its name and version; convert the others."""
     wanted = list(numbers)
-    kept = _folder(name) / "results" / f"{unseen.digest(source)}.json"
+    kept = unseen.KEPT / "rivals" / rival / "results" / f"{unseen.digest(source)}.json"
     texts = dict(json.loads(kept.read_text("utf-8"))) if kept.is_file() else {}
     if missing := [number for number in wanted if number not in texts]:
-        texts |= dict(_run(name, source, list(map(str, missing))))
-        kept.parent.mkdir(exist_ok=True)
+        texts |= convert(source, missing)
+        kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_name(uuid4().hex)
         partial.write_text(json.dumps(sorted(texts.items())), "utf-8")
         partial.replace(kept)
