@@ -55,7 +55,8 @@ def _block(block: Block) -> str:
             lead = "> " if isinstance(block, Quote) else ""
             if isinstance(block, ListItem):
                 lead = f"{_INDENT * block.depth}{block.marker} "
-            return lead + inline.at_line_start(inline.to_markdown(runs))
+            text = inline.to_markdown(runs)
+            return lead + (f"[uncertain] {text}" if certainty.is_guessed(block) else inline.at_line_start(text))
     return ""
 
 

@@ -86,3 +86,12 @@ def test_words_in_a_figure_count() -> None:
     assert (figure["type"], figure["text"]) == ("picture", "Pressure valve\nInlet Outlet\nDrain")
     assert [(word["text"], word["offset"]) for word in figure["uncertain"]] == [("valve", 9), ("Drain", 28)]
     assert uncertain_share(converted) == 10 / 29
+
+
+def test_markdown_marks_a_paragraph_that_recognition_guessed() -> None:
+    words = "Dean Makgaket I hope this letten finds you"
+    guessed, sure = (_line(words, (share,) * 8, top) for share, top in ((0.7, 100), (0.9, 300)))
+    assert render(convert(PageContent(600, 800, (guessed, sure)))) == f"[uncertain] {words}\n\n{words}"
+    short = _line("Makgaket", (0.4,))
+    chinese = _line("人之初性本善性相近習相遠苟不教性乃遷教之道貴以專", (0.4,), 200)
+    assert "[uncertain]" not in render(convert(PageContent(600, 800, (short, chinese))))
