@@ -13,7 +13,7 @@ from pipeline.reading.ocr.engine import Quad, Text
 
 Read = Callable[[Sequence[Quad]], list[Text]]
 
-_SAMPLE = 6  # the engine's batch size
+_SAMPLE = 6
 _LONG = 2.0  # length by height; a longer piece shows its direction by its shape
 _TALL = 1.5  # height by width; a taller piece seems to run up or down
 _SHORT = 3.0  # height by width; a lower piece may still be a narrow letter

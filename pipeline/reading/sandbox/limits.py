@@ -79,7 +79,7 @@ class Limits:
     memory_mb: int = 2_500
     ocr_dpi: int = 200
     ocr_pictures: bool = False
-    ocr_threads: int = 2
+    ocr_threads: int = 1
     page_s: float = 60.0
     layout: LayoutChoice = "auto"
     fetch: FetchLimits = field(default_factory=FetchLimits)

@@ -1,18 +1,21 @@
 import logging
 from types import SimpleNamespace
 
+import psutil
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading.layout.page import to_markdown
+from pipeline.reading.ocr import engine as engine_module
 from pipeline.reading.ocr import recognition
 from pipeline.reading.ocr.engine import Text
 from pipeline.reading.pdf import pdfium
-from pipeline.reading.sandbox.limits import MAX_PIXELS
+from pipeline.reading.pdf.pages import Options, Pages
+from pipeline.reading.sandbox.limits import MAX_PIXELS, page_limits
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf
@@ -153,3 +156,65 @@ def test_few_words_on_a_white_page_are_seen(words):
     page = Image.new("RGB", (1488, 1925), "white")
     page.paste(picture_of(words, (500, 350), 26), (130, 100))
     assert " ".join(line.text for line in recognition.recognise(page, threads=1)).split() == " ".join(words).split()
+
+
+def _searches(monkeypatch, lines, ink=False):
+    """Return the shares at which `locate` searches an A4 picture with `lines`: the height of each in pixels."""
+    engine = object.__new__(engine_module.Engine)
+    engine._engine = SimpleNamespace(load_img=lambda image: image)
+    image = Image.new("RGB", (1_456, 2_060), "white")
+    if ink:
+        ImageDraw.Draw(image).rectangle((700, 1_900, 760, 1_910), fill="black")
+    quads = [
+        ((90, y, 900, y, 900, y + height, 90, y + height))
+        for y, height in zip(range(50, 1_800, 40), lines, strict=False)
+    ]
+    shares = []
+
+    def find(_image, box, share):
+        shares.append((round(share, 2), box == (0, 0, *image.size)))
+        return [((a, b), (c, d), (e, f), (g, h)) for a, b, c, d, e, f, g, h in quads]
+
+    monkeypatch.setattr(engine, "_find", find, raising=False)
+    located = engine.locate(image)
+    assert len(located.quads) == len(quads)
+    return shares
+
+
+def test_a_page_of_usual_print_is_searched_once_in_a_small_picture(monkeypatch):
+    assert _searches(monkeypatch, [33] * 40) == [(0.44, True)]
+
+
+def test_a_page_of_small_print_is_searched_again_at_a_larger_size(monkeypatch):
+    assert _searches(monkeypatch, [16] * 40) == [(0.44, True), (0.81, True)]
+
+
+def test_a_page_of_few_lines_is_searched_again_only_where_there_is_other_ink(monkeypatch):
+    assert _searches(monkeypatch, [33] * 4) == [(0.44, True)]
+    assert _searches(monkeypatch, [33] * 4, ink=True) == [(0.44, True), (1.0, False)]
+
+
+def test_lines_are_read_one_by_one_as_wide_as_they_are(monkeypatch):
+    """Batches as wide as their widest line take half as long again."""
+    recognition.recognise(picture_of(["one"]), threads=1)
+    assert recognition._SHARED.engine is not None
+    session = recognition._SHARED.engine._engine._load_rec_model().session
+    run, shapes = type(session).__call__, []
+    monkeypatch.setattr(
+        type(session), "__call__", lambda self, pixels: [shapes.append(pixels.shape), run(self, pixels)][1]
+    )
+    recognition.recognise(picture_of(["A", "A much longer line of words that fills the page"]), threads=1)
+    widths = sorted(shape[3] for shape in shapes if shape[2] == 48)
+    assert len(widths) == 2
+    assert widths[0] == 192
+    assert widths[1] > 400
+
+
+def test_children_that_recognise_have_a_thread_for_each_of_their_cores(tmp_path):
+    """More would compete with other children: a page took 46 s on four cores with a child each."""
+    path = scanned_pdf(tmp_path / "scan.pdf", ["Minutes of the meeting"])
+    with Pages(path, page_limits(120, 2_000), Options(threads=1)) as pages:
+        pages.convert(1)
+        child = pages._session._child
+        assert child is not None
+        assert psutil.Process(child.process.pid).num_threads() <= 2  # and one of onnxruntime that sleeps
