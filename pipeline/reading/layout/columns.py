@@ -1,7 +1,7 @@
 """Reading order: columns, and the lines that run across them."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
@@ -46,16 +46,30 @@ class Band(NamedTuple, Generic[P]):
     closing: list[P]
 
 
-def reading_order(
-    lines: Sequence[P], regions: Sequence[Region] = (), rules: Sequence[Rule] = (), *, depth: int = 0
-) -> list[list[P]]:
+def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), rules: Sequence[Rule] = ()) -> list[list[P]]:
     """Return groups of lines in reading order, each line once: column after column, between the lines that span all
     columns. Within a group, lines keep any order.
 
     `regions`: a layout model's regions, which decide where the lines do not; `rules`: those across all columns end
-    them; `depth`: how often columns have been split, for recursion.
+    them.
     """
-    bands = _bands(lines, regions, rules) if depth < _MAX_DEPTH else []
+    texts = [region for region in regions if region.kind in _TEXT_KINDS]
+    return _ordered(lines, lambda band, gutter: _are_seen(band, gutter, texts), rules, 0)
+
+
+def is_unsure(lines: Sequence[Placed], rules: Sequence[Rule] = ()) -> bool:
+    """Whether the order depends on what a layout model sees beside the gutters."""
+    without = _ordered(lines, lambda *_: False, rules, 0)
+    seen = _ordered(lines, lambda band, _: _are_two(band), rules, 0)
+    return [list(map(id, part)) for part in without] != [list(map(id, part)) for part in seen]
+
+
+def _ordered(
+    lines: Sequence[P], seen: Callable[[Band[P], float], bool], rules: Sequence[Rule], depth: int
+) -> list[list[P]]:
+    """Return the groups of `reading_order`. `seen`: whether a layout model sees text on both sides of a gutter;
+    `depth`: how often columns have been split."""
+    bands = _bands(lines, seen, rules) if depth < _MAX_DEPTH else []
     if not bands:
         return [list(lines)] if lines else []
     blocks: list[list[P]] = []
@@ -65,19 +79,12 @@ def reading_order(
             # Pieces of a heading or a table between two wide lines stay in one row.
             spanning += band.left + band.right
         elif band.left or band.right:
-            blocks += reading_order(spanning, regions, rules, depth=depth + 1)
+            blocks += _ordered(spanning, seen, rules, depth + 1)
             for side in (band.left, band.right):
-                blocks += reading_order(side, regions, rules, depth=depth + 1)
+                blocks += _ordered(side, seen, rules, depth + 1)
             spanning = []
         spanning += band.closing
-    return blocks + reading_order(spanning, regions, rules, depth=depth + 1)
-
-
-def is_unsure(lines: Sequence[Placed]) -> bool:
-    """Whether many lines stand side by side, but the lines alone do not show columns, so that a layout model may
-    help."""
-    gaps = gutters.places(lines) if len(lines) >= 2 * _MIN_COLUMN_LINES else []
-    return bool(gaps) and not _bands(lines, (), ())
+    return blocks + _ordered(spanning, seen, rules, depth + 1)
 
 
 def are_text(lines: Sequence[Placed]) -> bool:
@@ -86,7 +93,9 @@ def are_text(lines: Sequence[Placed]) -> bool:
     return len(parts) >= 2 and sum(map(len, parts)) >= _MIN_SEEN * len(lines)
 
 
-def _bands(lines: Sequence[P], regions: Sequence[Region], rules: Sequence[Rule]) -> list[tuple[Band[P], bool]]:
+def _bands(
+    lines: Sequence[P], seen: Callable[[Band[P], float], bool], rules: Sequence[Rule]
+) -> list[tuple[Band[P], bool]]:
     """Find the gutter with most lines beside it. Returns the stretches between the lines across it, from top to bottom,
     each with whether it has columns; empty without a gutter."""
     if len(lines) < 2 * _MIN_COLUMN_LINES:
@@ -94,14 +103,13 @@ def _bands(lines: Sequence[P], regions: Sequence[Region], rules: Sequence[Rule])
     ordered = sorted(lines, key=_vertical_middle)
     best: list[tuple[Band[P], bool]] = []
     most = 0
-    texts = [region for region in regions if region.kind in _TEXT_KINDS]
     levels = _levels(ordered)
     breaks = _breaks(lines, rules)
     for x in gutters.places(lines):
         bands = list(_along(levels, x, breaks))
         everywhere = _is_gutter(bands)
         judged = [
-            (band, not _are_labelled(band) and (_is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)))
+            (band, not _are_labelled(band) and (_is_columns(band, everywhere=everywhere) or seen(band, x)))
             for band in bands
         ]
         beside = sum(len(band.left) + len(band.right) for band, columns in judged if columns)
@@ -113,10 +121,14 @@ def _bands(lines: Sequence[P], regions: Sequence[Region], rules: Sequence[Rule])
     return best
 
 
+def _are_two(band: Band[P]) -> bool:
+    return min(len(band.left), len(band.right)) >= 2
+
+
 def _are_seen(band: Band[P], gutter: float, texts: Sequence[Region]) -> bool:
     """Whether a layout model sees text on both sides of the gutter: most lines of each side lie in text regions that do
     not cross it."""
-    if min(len(band.left), len(band.right)) < 2 or len(texts) < 2:
+    if not _are_two(band) or len(texts) < 2:
         return False
     left = [region for region in texts if region.box[0] < region.box[2] <= gutter + _SLACK * band.left[0].size]
     right = [region for region in texts if region.box[2] > region.box[0] >= gutter - _SLACK * band.right[0].size]

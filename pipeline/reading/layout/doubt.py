@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
-from pipeline.reading.layout import furniture
+from pipeline.reading.layout import columns, furniture
 from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.layout.page import items
 from pipeline.reading.layout.profile import DocumentProfile
 
 _FEW_LINES = 4
@@ -16,8 +18,8 @@ _MOST_DRAWN = 5_000
 
 
 def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether to ask the layout model about a page returned by `cleaned`: some lines stand side by side, or its
-    furniture is in doubt.
+    """Whether to ask the layout model about a page returned by `cleaned`: its furniture is in doubt, or lines stand
+    side by side, and the page may have figures, notes at its edges or columns that the lines alone do not show.
 
     Never for a page of few lines or very many drawings.
     """
@@ -25,7 +27,20 @@ def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
     drawn = len(content.rules) + len(content.fills) + len(content.shapes)
     if len(lines) < _FEW_LINES or drawn > _MOST_DRAWN:
         return False
-    return furniture.is_unsure(content, profile) or _stand_beside(lines)
+    if furniture.is_unsure(content, profile):
+        return True
+    if not _stand_beside(lines):
+        return False
+    return (
+        bool(content.shapes or content.images)
+        or furniture.has_notes(content, profile)
+        or _may_be_columns(content, lines)
+    )
+
+
+def _may_be_columns(content: PageContent, lines: Sequence[Line]) -> bool:
+    """Whether the lines outside of ruled tables are columns only if the model sees them."""
+    return columns.is_unsure(items(replace(content, lines=tuple(lines))), content.rules)
 
 
 def _stand_beside(lines: Sequence[Line]) -> bool:

@@ -103,6 +103,19 @@ def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
     )
 
 
+def has_notes(content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether a row in small type at an edge is text unless a layout model takes it for a header or footer."""
+    away = _away(content, profile)
+    level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
+    return any(
+        row.size < _NOTE_SIZE * profile.body_size
+        and len(row.text) <= _MAX_FORM_CHARS
+        and all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
+        for inwards in _inwards(level, content.height)
+        for row, _ in inwards[:1]
+    )
+
+
 def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
     """Return the ids, as by `id`, of the lines that are furniture."""
     away = _repeated(content, profile)

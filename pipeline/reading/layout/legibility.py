@@ -7,6 +7,7 @@ whole. One sign alone proves nothing: codes have odd shapes, and recognition is 
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 from pipeline.reading.layout import certainty
@@ -74,7 +75,7 @@ class _Placed(NamedTuple):
 
 def _covered(lines: Iterable[Line]) -> Iterator[str]:
     """Yield words of a text layer that another word covers."""
-    words = sorted(_placed(lines), key=lambda word: word.top)[:_MAX_WORDS]
+    words = sorted(_placed(_crowded(lines)), key=lambda word: word.top)[:_MAX_WORDS]
     tops = [word.top for word in words]
     for place, word in enumerate(words):
         end = bisect_left(tops, word.bottom, place + 1, min(len(words), place + _MAX_BESIDE))
@@ -83,9 +84,21 @@ def _covered(lines: Iterable[Line]) -> Iterator[str]:
             yield word.text
 
 
+def _crowded(lines: Iterable[Line]) -> list[Line]:
+    """Return the level lines that overlap another one, or whose own words overlap. On most pages these are few."""
+    level = sorted((line for line in lines if line.angle == 0 and line.spans), key=lambda line: line.top)
+    crowded = [any(b.left < a.right for a, b in pairwise(line.spans)) for line in level]
+    for place, line in enumerate(level):
+        for other in range(place + 1, min(len(level), place + _MAX_BESIDE)):
+            if level[other].top >= line.bottom:
+                break
+            if level[other].left < line.right and level[other].right > line.left:
+                crowded[place] = crowded[other] = True
+    return list(compress(level, crowded))
+
+
 def _placed(lines: Iterable[Line]) -> Iterator[_Placed]:
     for line in lines:
-        if line.angle == 0:
-            for span in line.spans:
-                if len(_WORD.findall(span.text)) >= _MIN_LETTERS:
-                    yield _Placed(span.text, span.left, span.right, line.top, line.bottom)
+        for span in line.spans:
+            if len(_WORD.findall(span.text)) >= _MIN_LETTERS:
+                yield _Placed(span.text, span.left, span.right, line.top, line.bottom)

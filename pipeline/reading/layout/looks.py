@@ -36,10 +36,14 @@ class LookFacts(NamedTuple):
 def look(line: Line) -> str:
     """Return the line's look as a key: size to half a unit, `b` bold, `c` capitals, `i` italics, font; empty if mixed
     or mono."""
-    spans = [span for span in line.spans if any(map(str.isalpha, span.text))]
-    if not spans or not math.isfinite(line.size) or any(span.style.mono for span in spans):
+    styles = {id(span.style): span.style for span in line.spans}
+    if len(styles) > 1:
+        styles = {id(span.style): span.style for span in line.spans if any(map(str.isalpha, span.text))}
+    elif not any(map(str.isalpha, line.text)):
         return ""
-    fonts = {(span.style.font, span.style.italic, span.style.bold) for span in spans}
+    if not styles or not math.isfinite(line.size) or any(style.mono for style in styles.values()):
+        return ""
+    fonts = {(style.font, style.italic, style.bold) for style in styles.values()}
     if len(fonts) > 1:
         return ""
     ((font, italic, bold),) = fonts

@@ -138,12 +138,17 @@ def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures:
     if len(lines) > _MAX_LINES:
         blocks = assembly.blocks([[*mirrored.lines, *placed]])
     else:
-        forms, others = blanks.find(mirrored.lines, mirrored.rules)
-        ruled = tables_ruled.find(others, mirrored.rules, mirrored.fills)
-        items: list[boxes.Item] = [*ruled.lines, *ruled.tables, *forms, *placed]
-        framed, rest = boxes.find(items, mirrored.fills, mirrored.width, mirrored.height)
-        blocks = assembly.blocks(reading_order([*rest, *framed], mirrored.regions, mirrored.rules))
+        blocks = assembly.blocks(reading_order(items(mirrored, placed), mirrored.regions, mirrored.rules))
     return mirror.restored(blocks, content, leftwards=leftwards)
+
+
+def items(content: PageContent, drawn_figures: Iterable[Picture] = ()) -> list[boxes.Item]:
+    """Return the figures, the tables that rules show, and the lines outside of them; those in a frame together."""
+    forms, others = blanks.find(content.lines, content.rules)
+    ruled = tables_ruled.find(others, content.rules, content.fills)
+    parts: list[boxes.Item] = [*ruled.lines, *ruled.tables, *forms, *drawn_figures]
+    framed, rest = boxes.find(parts, content.fills, content.width, content.height)
+    return [*rest, *framed]
 
 
 def _page_size(lines: Sequence[Line]) -> float:

@@ -102,7 +102,8 @@ def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
 
 
 def line_style(line: Line) -> str:
-    if not any(span.style.bold or span.style.mono for span in line.spans):
+    styles = {id(span.style): span.style for span in line.spans}.values()
+    if not any(style.bold or style.mono for style in styles):
         return style_key(line.size, bold=False)
     spans = [span for span in line.spans if any(map(str.isalnum, span.text))]
     return style_key(

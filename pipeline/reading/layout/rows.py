@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, around
@@ -12,6 +13,7 @@ from pipeline.reading.layout.text import is_bullet
 CELL_GAP = 1.5
 """The least space between two pieces of a row, in text sizes, that makes them cells and not words of a sentence."""
 
+_TOP_LEFT = attrgetter("top", "left")
 _TOUCHING = 0.12
 _RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
 _RAISED_CHARS = 6
@@ -31,11 +33,16 @@ class Row:
     """Lines side by side, from left to right; `size`, `top` and `bottom` are those of the longest line."""
 
     def __init__(self, cells: Sequence[Line]) -> None:
-        self.cells = tuple(sorted(cells, key=lambda cell: cell.left) if len(cells) > 1 else cells)
-        self.main = main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
+        if len(cells) == 1:
+            self.cells = tuple(cells)
+            self.main = main = cells[0]
+            self.left, self.right = main.left, main.right
+        else:
+            self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
+            self.main = main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
+            self.left = min([cell.left for cell in self.cells])
+            self.right = max([cell.right for cell in self.cells])
         self.size, self.top, self.bottom = main.size, main.top, main.bottom
-        self.left = min([cell.left for cell in self.cells])
-        self.right = max([cell.right for cell in self.cells])
 
     @cached_property
     def text(self) -> str:
@@ -110,12 +117,13 @@ class Row:
 def rows(lines: Iterable[Line]) -> list[Row]:
     """Group lines side by side into rows, from top to bottom; the lines may have any order."""
     groups: list[list[Line]] = []
-    for line in sorted(lines, key=lambda line: (line.top, line.left)):
-        row = next((row for row in reversed(groups[-3:]) if _fits_row(row, line)), None)
-        if row is None:
-            groups.append([line])
+    for line in sorted(lines, key=_TOP_LEFT):
+        for row in groups[-1:-4:-1]:
+            if _fits_row(row, line):
+                row.append(line)
+                break
         else:
-            row.append(line)
+            groups.append([line])
     return [Row(cells) for cells in groups]
 
 
@@ -152,6 +160,8 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     if len(row) > 100:
         return False
     tallest = max(row, key=_height) if len(row) > 1 else row[0]
+    if line.top >= tallest.bottom:
+        return False
     smaller = min(_height(tallest), _height(line))
     overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
     if smaller <= 0 or overlap < 0.5 * smaller:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from PIL import Image
 
@@ -32,6 +32,7 @@ REVISION = 4
 """Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32
+_MAX_KEPT_CHARACTERS = 1_000_000
 _PICTURE_DPI = 150
 _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
@@ -67,6 +68,7 @@ def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[
     if _type_of(source) != "pdf":
         return ""
     with pdfium.open_document(source) as document:
+        _SURVEYED.start(source)
         facts = _facts(document, surveyed(pages, document.pages), options, tick)
         return json.dumps(layout.document_profile(facts).to_dict())
 
@@ -95,9 +97,54 @@ def _facts(
             return
         with suppress(UnitError):
             with document.page(number) as page:
-                layer = text_layer.read(page, time.monotonic() + options.page_s / _TEXT_PARTS)
-                width, height = page.size
-            yield layout.page_facts(PageContent(width, height, tuple(layer.lines if layer.usable else ())))
+                read = _Contents.of(page, options)
+            _SURVEYED.keep(number, read)
+            lines = tuple(read.layer.lines if read.layer.usable else ())
+            yield layout.page_facts(replace(read.content, lines=lines))
+
+
+class _Contents(NamedTuple):
+    """The text layer of a page, and its size and drawings without lines."""
+
+    layer: TextLayer
+    content: PageContent
+
+    @classmethod
+    def of(cls, page: pdfium.Page, options: Options) -> Self:
+        layer = text_layer.read(page, time.monotonic() + options.page_s / _TEXT_PARTS)
+        drawn = drawings.read(page)
+        content = PageContent(*page.size, (), tuple(drawn.rules), tuple(drawn.fills))
+        return cls(layer, replace(content, shapes=tuple(drawn.shapes), images=tuple(drawn.images)))
+
+
+class _Surveyed:
+    """The first pages of the document that this process surveyed last, which it then need not read again: some 30 MB at
+    most. Each page is given away once."""
+
+    def __init__(self) -> None:
+        self._file: tuple[Path, int, int, int] | None = None
+        self._pages: dict[int, _Contents] = {}
+        self._characters = 0
+
+    def start(self, source: Path) -> None:
+        self._file, self._pages, self._characters = _identity(source), {}, 0
+
+    def keep(self, number: int, contents: _Contents) -> None:
+        self._characters += contents.layer.characters
+        if self._characters <= _MAX_KEPT_CHARACTERS and contents.layer.usable:
+            self._pages[number] = contents
+
+    def take(self, source: Path) -> dict[int, _Contents]:
+        """Return the pages by number; none if the file is another one."""
+        return self._pages if self._file and self._file == _identity(source) else {}
+
+
+_SURVEYED = _Surveyed()
+
+
+def _identity(source: Path) -> tuple[Path, int, int, int]:
+    facts = source.stat()
+    return source, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @contextmanager
@@ -111,7 +158,7 @@ def open_source(source: Path, options: Options, survey: str = "") -> Iterator[Pa
     if _type_of(source) == "pdf":
         with pdfium.open_document(source) as document:
             profile = DocumentProfile.from_dict(json.loads(survey)) if survey else None
-            yield _PdfSource(document, options, profile)
+            yield _PdfSource(document, options, profile, _SURVEYED.take(source))
     else:
         yield _PictureSource(source, options)
 
@@ -167,8 +214,15 @@ class _View(NamedTuple):
 
 
 class _PdfSource:
-    def __init__(self, document: pdfium.Document, options: Options, profile: DocumentProfile | None) -> None:
+    def __init__(
+        self,
+        document: pdfium.Document,
+        options: Options,
+        profile: DocumentProfile | None,
+        read: dict[int, _Contents],
+    ) -> None:
         self._document = document
+        self._read_before = read
         self._options = options
         self._profile = profile
         self._recognised: OrderedDict[bytes, recognition.Reading] = OrderedDict()
@@ -203,12 +257,12 @@ class _PdfSource:
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
         without lines. PDFium is free for other threads afterwards."""
+        known = self._read_before.pop(number, None)
+        if known and not self._options.pictures:
+            return known.layer, [], known.content
         with self._document.page(number) as page:
-            layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
+            layer, content = known or _Contents.of(page, self._options)
             width, height = page.size
-            drawn = drawings.read(page)
-            content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
-            content = replace(content, shapes=tuple(drawn.shapes), images=tuple(drawn.images))
             if layer.usable:
                 boxes = pictures.worth_reading(page, layer.lines) if self._options.pictures else []
             elif image is not None:

@@ -27,6 +27,10 @@ class Links:
             for bucket in range(first, min(last, first + 100) + 1):
                 self._by_height[bucket].append((box, url))
 
+    def are_near(self, y: float) -> bool:
+        """Whether a link may lie at this height."""
+        return bool(self._by_height) and int(max(-1e6, min(y, 1e6)) // _BUCKET) in self._by_height
+
     def on(self, words: list[Word]) -> list[Word]:
         """Return the words; a word whose middle lies on a link has the link's address in its style."""
         if not self._by_height:

@@ -21,7 +21,7 @@ from pipeline.reading.layout.text import is_right_to_left
 from pipeline.reading.pdf import bidi, diacritics, quality, words
 from pipeline.reading.pdf.links import Links
 from pipeline.reading.pdf.pdfium import Page, quick
-from pipeline.reading.pdf.words import Glyphs, Word
+from pipeline.reading.pdf.words import Glyphs
 
 MIN_QUALITY = 0.7
 """OCR replaces a text layer of lower quality."""
@@ -31,7 +31,6 @@ MAX_CHARACTERS = 1_000_000
 
 _HYPHENS = frozenset("\x02\ufffe")  # PDFium's marks for a hyphen and the line break after it.
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
-_WORD = re.compile(r"\S+")
 _LEVEL_PT = 1.0
 _has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
@@ -129,26 +128,16 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
     """Yield PDFium's lines, cut at wide gaps: text on one baseline may belong to several columns.
 
     `leftwards`: most of the page is in a script that is read from right to left."""
-    before: Word | None = None
+    before: Line | None = None
     for match in _LINE.finditer(text):
         if bidi.concerns(match.group(), leftwards=leftwards):
             yield from _mixed_lines(text, match, glyphs, links, leftwards=leftwards)
             continue
-        line_words = [
-            part
-            for start, end in map(re.Match.span, _WORD.finditer(text, *match.span()))
-            for part in glyphs.word(text, start, end, before)
-        ]
-        line_words = glyphs.shown(line_words)
-        if not line_words:
-            continue
-        before = line_words[-1]
-        pieces = words.pieces(links.on(line_words))
-        hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
-        for number, piece in enumerate(pieces, 1):
-            line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
+        ending = SOFT_HYPHEN if text[match.end() : match.end() + 1] in _HYPHENS else ""
+        for line in glyphs.lines(text, *match.span(), ending, links, before):
             if line.text:
                 yield line
+            before = line
 
 
 def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
@@ -156,7 +145,7 @@ def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, 
     pieces = [
         bidi.Piece(word, part.kind, part.start, part.end)
         for part in bidi.parts(text, match.start(), match.end())
-        for word in glyphs.shown(links.on(glyphs.word(text, part.start, part.end, None)))
+        for word in links.on(glyphs.words(text, part.start, part.end))
     ]
     for level in bidi.levels(bidi.spelled(text, pieces, glyphs.box)):
         start = 0

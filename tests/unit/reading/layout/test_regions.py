@@ -113,9 +113,10 @@ def test_a_map_takes_too_long_to_draw():
     assert not doubts(beside, shapes=[(1.0, 1.0, 2.0, 2.0)] * 6_000)
 
 
-def test_a_small_table_in_running_text_is_doubted_and_a_list_is_not():
+def test_a_small_table_in_running_text_is_doubted_beside_a_picture_and_a_list_is_not():
     prose = [line(f"line {n}", 50, 50 + 12 * n, 480) for n in range(40)]
     table = [line("cell", 50 + 150 * (n % 3), 540 + 12 * (n // 3), 40) for n in range(6)]
     items = [line(text, left, 640 + 12 * n) for n in range(9) for text, left in (("9.", 50), ("an item", 270))]
-    assert doubts([*prose, *table])
-    assert not doubts([*prose, *items])
+    assert not doubts([*prose, *table])
+    assert doubts([*prose, *table], shapes=[(50.0, 540.0, 90.0, 580.0)])
+    assert not doubts([*prose, *items], shapes=[(50.0, 640.0, 90.0, 680.0)])
