@@ -6,16 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pypdfium2.raw as pdfium_c
 
 from pipeline.reading.layout.model import PLAIN, Line, Span, Style
 from pipeline.reading.layout.text import CJK
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
-
-if TYPE_CHECKING:
-    from pipeline.reading.pdf.links import Links
 
 _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
 _GAP = 1.2  # text sizes; words further apart are separate pieces
@@ -71,6 +68,16 @@ class Word(NamedTuple):
         if self.angle == 0:
             return self.bottom
         return {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
+
+
+class LinkPlaces(Protocol):
+    """The places of a page's links."""
+
+    def are_near(self, y: float) -> bool:
+        """Whether a link may lie at this height."""
+
+    def on(self, words: list[Word]) -> list[Word]:
+        """Return the words; a word whose middle lies on a link has the link's address in its style."""
 
 
 class _Fonts:
@@ -141,7 +148,7 @@ class Glyphs:
         self._to_origin = self._to_sides[:2]
         self._upright = round(page.rotation / 90) * 90 % 360
 
-    def lines(self, text: str, start: int, end: int, ending: str, links: "Links", before: Line | None) -> list[Line]:
+    def lines(self, text: str, start: int, end: int, ending: str, links: LinkPlaces, before: Line | None) -> list[Line]:
         """Return the lines in `text[start:end]`, a line of the page's text, cut at wide gaps: text on one baseline may
         belong to several columns. `ending` follows the last word; `before`: the line
         whose last word's place a glyph without extent gets."""
@@ -155,7 +162,7 @@ class Glyphs:
         return [as_line(piece) for piece in stretches[:-1]] + [as_line(piece, ending) for piece in stretches[-1:]]
 
     def _level_words(  # noqa: C901, PLR0911, PLR0912  (one loop: it calls PDFium twice a word and nothing else)
-        self, text: str, spans: Sequence[tuple[int, int]], objects: Sequence[int | None], links: "Links"
+        self, text: str, spans: Sequence[tuple[int, int]], objects: Sequence[int | None], links: LinkPlaces
     ) -> tuple[list[Span], float, tuple[float, float]] | None:
         """Return (words, size, top and bottom) if all words are on one base line in one style and without links, as in
         most lines; otherwise None. It takes a third of the time of `_words`."""
