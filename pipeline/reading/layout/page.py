@@ -142,7 +142,7 @@ def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures:
     return mirror.restored(blocks, content, leftwards=leftwards)
 
 
-def items(content: PageContent, drawn_figures: Iterable[Picture] = ()) -> list[boxes.Item]:
+def items(content: PageContent, drawn_figures: Iterable[Picture] = ()) -> list[boxes.Item | boxes.Frame]:
     """Return the figures, the tables that rules show, and the lines outside of them; those in a frame together."""
     forms, others = blanks.find(content.lines, content.rules)
     ruled = tables_ruled.find(others, content.rules, content.fills)
