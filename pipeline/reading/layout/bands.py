@@ -49,7 +49,7 @@ def of_row(row: Row, height: float) -> Band | None:
     size = round(row.size) if math.isfinite(row.size) else 0
     share = min(max(row.bottom / height, 0.0), 1.0)
     words = " ".join(word for word in row.text.casefold().split() if not _value(word))
-    return Band(f"{zone}{round(_STEPS * share)}:{size}", _look(row), numbers(row), words)
+    return Band(f"{zone}{round(_STEPS * share)}:{size}", look(row), numbers(row), words)
 
 
 def numbers(row: Row) -> tuple[int, ...]:
@@ -134,7 +134,8 @@ def _outer(lines: Iterable[Line], height: float) -> Iterator[Row]:
     yield from rows(line for line in level[-_LINES:] if line.top > (1 - ZONE) * height)[-_ROWS:]
 
 
-def _look(row: Row) -> str:
+def look(row: Row) -> str:
+    """Return `i` for a row in italics, `c` for capitals or small capitals, both or neither."""
     styles = [token.style for token in row.tokens if any(map(str.isalpha, token.text))]
     letters = [letter for letter in row.text if letter.isalpha()]
     italic = bool(styles) and all(style.italic for style in styles)

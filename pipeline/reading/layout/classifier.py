@@ -9,10 +9,13 @@ from pipeline.reading.layout.model import Block, Code, Heading, Line, ListItem, 
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import DocumentProfile
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import PAIR, is_label, is_page_number, with_hyphens
+from pipeline.reading.layout.text import PAIR, is_label, is_page_number, number_depth, with_hyphens
 
 _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
+_TITLE_SIZE = 1.3  # of the names below
+_MAX_BYLINES = 8
+_INDENT = 1.0  # text sizes of a definition
 _PAGE_GAP = 3.0  # text sizes at least from a title in the contents to its page
 
 
@@ -32,7 +35,10 @@ class Classifier:
         self._depths = lists.Depths()
 
     def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
-        """Yield the groups as blocks; consecutive groups of code become one block."""
+        """Yield the groups as blocks; consecutive groups of code become one block, and so do a label and its title."""
+        return headings.with_labels(self._blocks(groups))
+
+    def _blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
         index = 0
         while index < len(groups):
             code = self._code(groups[index:])
@@ -42,9 +48,16 @@ class Classifier:
                 continue
             if _is_in_list(groups, index):
                 yield self._item(groups[index]) or self._block(groups[index])
+            elif _is_byline(groups, index) or _is_term(groups, index):
+                self._depths.reset()
+                yield Paragraph(groups[index].box, groups[index].runs)
             else:
                 group = groups[index]
-                yield from _pairs(group) or self._labelled(groups, index) or map(self._block, self._parts(group))
+                found: list[Block] = [*_pairs(group)] or self._labelled(groups, index)
+                found = found or [self._block(part) for part in self._parts(group)]
+                if index + 1 < len(groups) and isinstance(found[0], Paragraph) and len(found) == 1:
+                    found[0] = headings.numbered(group, groups[index + 1], self._criteria.profile) or found[0]
+                yield from found
             index += 1
             count = lists.unmarked(groups[index - 1 :]) if self._criteria.recognised else 0
             yield from (ListItem(group.box, group.runs, "-") for group in groups[index : index + count])
@@ -151,14 +164,55 @@ def _is_contents(group: Group) -> bool:
 
 
 def _is_in_list(groups: Sequence[Group], index: int) -> bool:
-    """Whether the group and a neighbour start with markers below each other; headings do not."""
+    """Whether the group and a neighbour in its look start with markers below each other; headings do not."""
     first = groups[index].rows[0]
-    if not lists.marker(first) or first.is_bold:
+    if not lists.marker(first):
         return False
     others = [groups[near].rows[0] for near in (index - 1, index + 1) if 0 <= near < len(groups)]
     return any(
-        lists.marker(row) and abs(row.left - first.left) < first.size and abs(row.size - first.size) < 0.1 * first.size
+        lists.marker(row)
+        and (row.is_bold or not first.is_bold)
+        and abs(row.left - first.left) < first.size
+        and abs(row.size - first.size) < 0.1 * first.size
         for row in others
+    )
+
+
+def _is_byline(groups: Sequence[Group], index: int) -> bool:
+    """Whether the group is a name, an institute or a date: plain, and centred like all that is above it, below a much
+    larger title."""
+    group, title = groups[index], groups[0]
+    if not 0 < index <= _MAX_BYLINES or title.size < _TITLE_SIZE * group.size or number_depth(group.text):
+        return False
+    if not all(row.is_plain for row in group.rows):
+        return False
+
+    def is_centred(group: Group) -> bool:
+        return all(
+            abs(row.left + row.right - group.left - group.right) < 2 * row.size and row.left - group.left > 2 * row.size
+            for row in group.rows
+        )
+
+    return is_centred(group) and all(group.size <= above.size for above in groups[:index])
+
+
+def _is_term(groups: Sequence[Group], index: int) -> bool:
+    """Whether the group is a bold term on a line of its own, and the next group its definition: that is indented, and
+    text above or below the definition is not."""
+    if index + 1 == len(groups):
+        return False
+    term, after = groups[index].rows[0], groups[index + 1].rows
+    if len(groups[index].rows) > 1 or not term.is_bold or number_depth(term.text):
+        return False
+    if len(after) < 2 or any(row.is_mono or row.is_bold or row.left - term.left < _INDENT * row.size for row in after):
+        return False
+    if groups[index + 1].right - max(row.right for row in after) > _INDENT * term.size:
+        return False  # a quotation below a heading
+    return any(
+        len(group.rows) > 1
+        and abs(group.size - term.size) < 0.1 * term.size
+        and all(row.is_plain and abs(row.left - term.left) < 0.5 * row.size for row in group.rows)
+        for group in groups
     )
 
 

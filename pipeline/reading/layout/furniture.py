@@ -3,11 +3,12 @@
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from pipeline.reading.layout import bands, regions
-from pipeline.reading.layout.model import Furniture, Line, PageContent
+from pipeline.reading.layout.model import Furniture, Line, PageContent, Region
 from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
 from pipeline.reading.layout.rows import Row, rows
@@ -30,15 +31,20 @@ _MAX_HEAD_CELLS = 3
 _OVERLAP = 0.3  # of neighbouring rows, in text sizes, at most
 _HEAD_SIZE = 1.12  # of the running text, at most
 _NOTE_SIZE = 0.95
-_NUMBER_SPACE, _BAND_SPACE, _LONE_SPACE = 0.6, 0.35, 1.2  # text sizes to the text; surer furniture needs less
-_FORM_ZONE = 0.12
+_NUMBER_SPACE, _BAND_SPACE, _FAR_SPACE = 0.6, 0.35, 1.8  # text sizes to the text; surer furniture needs less
+_SPACES = ((5, 0.35), (4, 0.6), (3, 1.2), (2, 2.5))
+"""With that much evidence, as `_evidence` counts it, the space to the text that a header or footer needs."""
 _MAX_FORM_CHARS = 160
-_SURE = 0.6
+_SURE, _HALF_SURE = 0.6, 0.4
+_RULED = 0.3
+_MAX_NOTE_ROWS = 4
+_SAME_SIZE = 0.05
+_PLAIN_SIZE = 1.05
 _FEW_PAGES = 3
 _MIN_LINE_NUMBERS = 8
 _LEVEL = 0.25  # text sizes between the feet of a line and of its number
 _SIGN = re.compile(
-    r"\W*(?:©|\(c\) ?(?:19|20)\d\d|copyright\b[^a-z]{1,8}(?:19|20)\d\d|e?-?issn\b)",
+    r"\W*(?:©|\(?c\)? ?(?:19|20)\d\d|copyright\b[^a-z]{1,8}(?:19|20)\d\d|e?-?issn\b)",
     re.IGNORECASE,
 )
 _FORM_START = re.compile(
@@ -50,6 +56,7 @@ _FORM_START = re.compile(
 )
 _FORM_WITHIN = re.compile(
     r"©|\ball rights reserved\b|\bcc[- ]by\b|\bdoi(?:\.org/|: ?10)|\barxiv:|\bissn\b|\bdownloaded (?:from|by|on)\b"
+    r"|\bprinted in\b"
     r"|\b(?:vol(?:ume)?|bd|band|tome|tomo|jahrgang|jg)\b\.? ?\d.{0,60}\b(?:19|20)\d\d\b"
     r"|\b(?:no|nr|heft|issue)\b\.? ?\d+.{0,40}\b(?:19|20)\d\d\b",
     re.IGNORECASE,
@@ -90,17 +97,12 @@ def blocks(away: Iterable[Line], height: float) -> tuple[list[Furniture], list[F
 
 
 def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a layout model could change the result: something short stands apart at an edge of a page whose document
-    does not show which lines its pages share."""
+    """Whether a layout model could change the result, by taking lines at the edges for headers or footers. Never on a
+    page of a document that shows which lines its pages share."""
     if _is_surveyed(profile):
         return False
-    away = _away(content, profile)
-    level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
-    return any(
-        _at_edge(row.main, content.height, _FORM_ZONE) and gap >= row.size and len(row.text) <= _MAX_SINGLE_CHARS
-        for inwards in _inwards(level, content.height)
-        for row, gap in inwards[:1]
-    )
+    everywhere = Region("header", (0.0, 0.0, content.width, content.height), 1.0)
+    return _away(replace(content, regions=(everywhere,)), profile) != _away(content, profile)
 
 
 def has_notes(content: PageContent, profile: DocumentProfile) -> bool:
@@ -173,9 +175,9 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
     for inwards in _inwards(level, content.height):
         passed: set[int] = set()
         needed = 0.0
-        for place, (row, gap) in enumerate(inwards):
+        for row, gap, evidence in _weighed(inwards, content, profile):
             cells = {id(cell) for cell in row.cells}
-            space = 0.0 if cells <= away else _space(row, inwards[place + 1 :], content, profile)
+            space = 0.0 if cells <= away else _space(row, evidence, content, profile)
             if space is None:
                 break
             passed |= cells
@@ -184,6 +186,22 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
                 outer |= passed
                 needed = 0.0
     return outer
+
+
+def _weighed(
+    inwards: Sequence[tuple[Row, float]], content: PageContent, profile: DocumentProfile
+) -> Iterator[tuple[Row, float, int]]:
+    """Yield each row with the space inwards and the evidence for its block: rows of one size, close to each other."""
+    blocks: list[list[tuple[Row, float]]] = []
+    for row, gap in inwards:
+        before, space = blocks[-1][-1] if blocks else (row, math.inf)
+        if space < _NUMBER_SPACE * row.size and abs(row.size - before.size) < _SAME_SIZE * row.size:
+            blocks[-1].append((row, gap))
+        else:
+            blocks.append([(row, gap)])
+    for block, inner in zip_longest(blocks, blocks[1:]):
+        evidence = _evidence([row for row, _ in block], inner[0][0] if inner else None, content, profile)
+        yield from ((row, gap, evidence) for row, gap in block)
 
 
 def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]]]:
@@ -208,11 +226,8 @@ def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, floa
     )
 
 
-def _space(
-    row: Row, further: Sequence[tuple[Row, float]], content: PageContent, profile: DocumentProfile
-) -> float | None:
-    """Return the least space towards the text, in text sizes, that makes the row furniture; None if it is text.
-    `further`: the next rows inwards."""
+def _space(row: Row, evidence: int, content: PageContent, profile: DocumentProfile) -> float | None:
+    """Return the least space towards the text, in text sizes, that makes the row furniture; None if it is text."""
     in_zone = all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
     band = bands.of_row(row, content.height)
     if band and line_style(row.main) in profile.headings:
@@ -221,17 +236,12 @@ def _space(
         return _BAND_SPACE
     if in_zone and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
         return _NUMBER_SPACE
-    small = row.size <= 1.05 * profile.body_size
+    small = row.size <= _PLAIN_SIZE * profile.body_size
     if in_zone and small and _has_number_at_end(row) and len(row.text) <= _MAX_SINGLE_CHARS:
         return _NUMBER_SPACE
-    if _is_seen(row, content, profile):
-        return _BAND_SPACE
-    if small and not row.is_bold and _has_form(row, content, profile):
-        is_note = row.size < _NOTE_SIZE * profile.body_size
-        inner = next((near for near, _ in further if not _has_form(near, content, profile)), None)
-        # In the same type as its neighbour, the row may be part of a list.
-        return _NUMBER_SPACE if is_note and (inner is None or inner.size > 1.02 * row.size) else _LONE_SPACE
-    return _LONE_SPACE if small and _is_lone(row, content, profile) else None
+    if small and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
+        return _FAR_SPACE
+    return next((space for least, space in _SPACES if evidence >= least), None)
 
 
 def _is_surveyed(profile: DocumentProfile) -> bool:
@@ -239,36 +249,70 @@ def _is_surveyed(profile: DocumentProfile) -> bool:
     return bool(profile.bands or (profile.repeated and profile.pages > _FEW_PAGES))
 
 
-def _is_seen(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a layout model takes the row for a header or footer, and nothing in the text contradicts that."""
-    if not content.regions or row.size > _HEAD_SIZE * profile.body_size or len(row.text) > _MAX_FORM_CHARS:
-        return False
-    if line_style(row.main) in profile.headings:
-        return False
-    is_note = row.size < _NOTE_SIZE * profile.body_size
-    if not is_note and (_is_surveyed(profile) or row.text[:1].islower() or row.text.endswith((".", ",", ";", ":"))):
-        return False  # A paragraph's last line alone at the top of a page looks like a header.
-    if not all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells):
-        return False
-    seen = [regions.holding(content.regions, cell) for cell in row.cells]
-    return all(region is not None and region.kind in {"header", "footer"} and region.score >= _SURE for region in seen)
+def _evidence(block: Sequence[Row], inner: Row | None, content: PageContent, profile: DocumentProfile) -> int:
+    """Return how much speaks for a block at an edge as header or footer. `inner`: the next row towards the text.
+
+    Words that publishers print at the edges, a place in the margin, or a layout model's label must be there; the look
+    of the rows adds to them, or contradicts them."""
+    size = max(row.size for row in block) / max(profile.body_size, 1e-9)
+    if size > _HEAD_SIZE or len(block) > _MAX_NOTE_ROWS or any(len(row.text) > _MAX_FORM_CHARS for row in block):
+        return 0
+    is_plain = size <= _PLAIN_SIZE and not any(row.is_bold for row in block)
+    has_form = is_plain and _has_form(block, profile)
+    is_lone = is_plain and all(_is_lone(row, content, profile) for row in block)
+    strong = 3 * has_form + 3 * is_lone + max(_seen(row, content) for row in block)
+    if not strong:
+        return 0
+    # In the same type as its neighbour, a small row may be part of a list or a footnote.
+    is_note = size < _NOTE_SIZE and (inner is None or inner.size > 1.02 * block[0].size)
+    look = bands.look(block[0])
+    ruled = any(_is_ruled(row, content) for row in block)
+    first, *_, last = sorted(block, key=lambda row: row.top) * 2
+    # A paragraph's last line alone at the top of a page looks like a header.
+    is_sentence = (first.text[:1].islower() and "c" not in look) or last.text.endswith((".", ",", ";", ":"))
+    against = [
+        2 * (line_style(block[0].main) in profile.headings),
+        2 * (size >= _NOTE_SIZE and not has_form and (_is_surveyed(profile) or (is_sentence and not ruled))),
+        not all(_at_edge(cell, content.height, _NUMBER_ZONE) for row in block for cell in row.cells),
+    ]
+    return strong + is_note + bool(look) + ruled - sum(against)
 
 
-def _has_form(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether the row reads like the notes of publishers and printers at the edges of a page.
+def _seen(row: Row, content: PageContent) -> int:
+    """Return how much a layout model's answer speaks for a header or footer."""
+    seen = [region for cell in row.cells if (region := regions.holding(content.regions, cell))]
+    if not seen or any(region.kind not in {"header", "footer"} for region in seen):
+        return 0
+    score = min(region.score for region in seen)
+    return 3 if score >= _SURE else 2 if score >= _HALF_SURE else 0
+
+
+def _is_ruled(row: Row, content: PageContent) -> bool:
+    """Whether a line is drawn across much of the page, close to the row."""
+    return any(
+        rule.top == rule.bottom
+        and rule.right - rule.left > _RULED * content.width
+        and min(abs(rule.top - row.bottom), abs(rule.top - row.top)) < row.size
+        for rule in content.rules
+    )
+
+
+def _has_form(block: Sequence[Row], profile: DocumentProfile) -> bool:
+    """Whether the block reads like the notes of publishers and printers at the edges of a page.
 
     In the type of the text, only signs with which no sentence begins count: the last words of a paragraph may stand at
     the top of the next page, whatever their subject. Footnotes stay."""
-    text = row.text
-    if len(text) > _MAX_FORM_CHARS or not all(_at_edge(cell, content.height, _FORM_ZONE) for cell in row.cells):
-        return False
-    if _SIGN.match(text):
+    if any(_SIGN.match(row.text) for row in block):
         return True
-    if row.size >= _NOTE_SIZE * profile.body_size or _ENTRY.match(text) or _NOTE_MARK.match(text):
+    if block[0].size >= _NOTE_SIZE * profile.body_size:
         return False
-    if any(token.style.shift for token in row.tokens[:1]):
+    if any(
+        _ENTRY.match(row.text) or _NOTE_MARK.match(row.text) or any(token.style.shift for token in row.tokens[:1])
+        for row in block
+    ):
         return False
-    return bool(_FORM_START.match(text)) or (not text[:1].islower() and bool(_FORM_WITHIN.search(text)))
+    texts = [row.text for row in block]
+    return any(_FORM_START.match(text) or (not text[:1].islower() and _FORM_WITHIN.search(text)) for text in texts)
 
 
 def _is_lone(row: Row, content: PageContent, profile: DocumentProfile) -> bool:

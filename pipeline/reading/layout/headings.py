@@ -1,9 +1,10 @@
 """Find headings by size, weight and numbering; the document's profile decides their levels."""
 
 import re
+from collections.abc import Iterable, Iterator
 
 from pipeline.reading.layout import looks
-from pipeline.reading.layout.model import Heading
+from pipeline.reading.layout.model import Block, Heading, Run, around, plain
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, style_key
 from pipeline.reading.layout.text import ITEM, has_leader, number_depth
@@ -14,11 +15,44 @@ LARGER = 1.12
 _CAPITALS_LEVEL = 2
 _MAX_CHARS = 200
 _MAX_ROWS = 4
+_MAX_NUMBERED = 80
+_SHORTER = 2.0  # text sizes than its column
+_MIN_TEXT = 30  # characters below a heading that only its number shows
 _MAX_LEVEL = 6
 _NO_HEADING_END = re.compile(r"[.,;。，；、…][\"'”’)\]]*$")
 _CAPTION = re.compile(
-    r"(?:table|figure|fig\.|tab\.|tabelle|abbildung|abb\.|tableau|图|圖|表|그림|표)\s*[\d.]+", re.IGNORECASE
+    r"(?:table|figure|fig\.?|tab\.|tabelle|abbildung|abb\.|tableau|tabla|tabela|tabella|figura|listing|algorithm|scheme"
+    r"|plate|рис\.|рисунок|таблица|图|圖|表|그림|표)\s*(?:(?-i:[A-Z])[-–.]?)?(?:\d[-–.\d]*|(?-i:[IVX]+|[A-Z])\b)",
+    re.IGNORECASE,
 )
+_NOTICE = re.compile(
+    r"(?:note|n\.?b\.?|warning|caution|danger|important|tip|hint|notice|attention|hinweis|achtung|warnung|wichtig|tipp"
+    r"|vorsicht|remarque|avertissement|astuce|nota|aviso|advertencia|precaución|atención|atenção|avvertenza|attenzione"
+    r"|uwaga|примечание|внимание|注意|注|警告|重要|提示|ヒント|참고|주의)\s*[:!：！]?",
+    re.IGNORECASE,
+)
+_MONTH = (
+    r"(?:jan(?:uary?|vier|eiro)?|gennaio|enero|feb(?:ruary?|braio|rero)?|f[ée]v(?:rier|ereiro)?|mar(?:ch|s|zo|ço)?|märz"
+    r"|apr(?:ile?)?|avril|abril|may|mai|mayo|maio|maggio|jun(?:[ei]|io|ho)?|juin|giugno|jul(?:[yi]|io|ho)?|juillet"
+    r"|luglio|aug(?:ust)?|août|agosto|sep(?:t|tember|tembre|tiembre)?|settembre|setembro|o[ck]t(?:ober|obre|ubre)?"
+    r"|ottobre|outubro|nov(?:ember|embre|iembre|embro)?|d[eéi][cz](?:ember|embre|iembre|embro)?)\.?"
+)
+_DATE = re.compile(
+    rf"(?:[^\W\d]+[:,]?\s+)?(?:(?:\d{{1,2}}(?:\.|st|nd|rd|th|er|º)?\s+(?:de\s+)?)?{_MONTH}"
+    r"(?:\s+\d{1,2}(?:st|nd|rd|th)?)?,?\s+(?:de\s+)?(?:19|20)\d\d|(?:19|20)\d\d[-/.]\d\d?[-/.]\d\d?)",
+    re.IGNORECASE,
+)
+_ARTICLE = re.compile(
+    r"(?:§+\s*\d+[a-z]?|(?:article|artikel|artículo|articolo|artigo|section|chapter|chapitre|kapitel|capítulo|part|teil"
+    r"|title|annexe?|anlage|anhang|appendix|schedule)\s+(?:\d+[a-z]?|(?-i:[IVXLC]+|[A-Z])\b))[.:]?",
+    re.IGNORECASE,
+)
+_LABEL = re.compile(
+    r"(?:chapter|part|appendix|kapitel|teil|anhang|chapitre|partie|annexe?|capítulo|parte|capitolo|hoofdstuk|глава)"
+    r"\s+(?:\d{1,3}|(?-i:[IVXLC]+|[A-Z])|(?-i:[A-Z]{3,12}))[.:]?|chapter",
+    re.IGNORECASE,
+)
+_ADDRESS = re.compile(r"<?(?:(?:https?://|www\.)\S+|\S+@[\w-]+\.[\w.-]+)>?", re.IGNORECASE)
 _DASHES = ("-", "—", "–")
 
 
@@ -29,6 +63,8 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     `page_size`: the size of most of the page's text, 0 if the page has little text.
     """
     if not _may_be_heading(group):
+        return None
+    if any(row.is_plain for row in group.rows) and _DATE.fullmatch(group.text):
         return None
     size = max(row.size for row in group.rows)
     bold = all(row.is_bold for row in group.rows) or _is_bold_with_code(group)
@@ -51,16 +87,62 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     )
 
 
+def with_labels(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks; a heading such as "Chapter 9" and the title below it become one heading."""
+    label: Heading | None = None
+    for block in blocks:
+        if label is not None:
+            if isinstance(block, Heading):
+                box, runs = around([label.box, block.box]), (*label.runs, Run(" "), *block.runs)
+                block = Heading(box, runs, min(label.level, block.level))  # noqa: PLW2901
+            else:
+                yield label
+        label = block if isinstance(block, Heading) and _LABEL.fullmatch(plain(block.runs)) else None
+        if label is None:
+            yield block
+    if label is not None:
+        yield label
+
+
+def numbered(group: Group, following: Group, profile: DocumentProfile) -> Heading | None:
+    """Return a line in the text's type as a heading if it is an article, or has a number of several parts, and text
+    follows; otherwise None."""
+    row, text = group.rows[0], group.text
+    article, depth = _ARTICLE.match(text), number_depth(text)
+    title = text[article.end() :].lstrip(" –—-(") if article else text.lstrip("0123456789. ")
+    if len(group.rows) > 1 or len(text) > _MAX_NUMBERED or row.is_tabular or not (article or depth > 1):
+        return None
+    if group.right - row.right < _SHORTER * row.size or has_leader(text) or _NO_HEADING_END.search(title):
+        return None
+    if title[:1].isupper() if title else article:
+        next_text = following.text
+        if following.size > LARGER * row.size or following.rows[0].is_bold:
+            return None  # the label above a title
+        if len(next_text) < _MIN_TEXT or number_depth(next_text) > 1 or _ARTICLE.match(next_text):
+            return None
+        known = {**profile.headings, **profile.looks}
+        levels = [level + depth - profile.depths[key] for key, level in known.items() if profile.depths.get(key)]
+        level = levels[0] if levels and depth else max(known.values(), default=0) + 1
+        return Heading(group.box, group.runs, min(_MAX_LEVEL, max(1, level)))
+    return None
+
+
 def _may_be_heading(group: Group) -> bool:
-    """Whether the text is as short as a heading, and not a sentence, list item, caption or row of cells."""
+    """Whether the text is as short as a heading, and not a sentence, item, caption, notice, address or row of cells."""
     text = group.text
     if len(group.rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
         return False
-    if _NO_HEADING_END.search(text) or text.count(",") > 2 or any(row.is_tabular for row in group.rows):
+    if (
+        (_NO_HEADING_END.search(text) and not _LABEL.fullmatch(text))
+        or text.count(",") > 2
+        or any(row.is_tabular for row in group.rows)
+    ):
+        return False
+    if _CAPTION.match(text) or _NOTICE.fullmatch(text) or _ADDRESS.fullmatch(text.rpartition(" ")[2]):
         return False
     item = ITEM.match(text)
     bulleted = item is not None and not item["marker"][0].isdigit()
-    return not (bulleted or _CAPTION.match(text) or text.startswith(_DASHES) or has_leader(text))
+    return not (bulleted or text.startswith(_DASHES) or has_leader(text))
 
 
 def _is_bold_with_code(group: Group) -> bool:

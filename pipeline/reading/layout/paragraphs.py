@@ -156,7 +156,7 @@ def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
     pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
     near = 0.5 * row.size
     centred = abs(before.left + before.right - row.left - row.right) < 2 * near
-    aligned = centred or abs(before.left - row.left) < near
+    aligned = centred or min(abs(before.left - row.left), abs(before.right - row.right)) < near
     if aligned and _is_title(before, row, block) and not number_depth(row.text):
         pitch = max(pitch, _TITLE_PITCH * row.size)
     return row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from pipeline.reading.layout import bands, furniture
-from pipeline.reading.layout.model import Region, Style
+from pipeline.reading.layout.model import Region, Rule, Style
 from pipeline.reading.layout.page import convert, document_profile, page_facts, render
 from pipeline.reading.layout.rows import Row
 from tests.support.layout import BOLD, ITALIC, MONO, column, line, page, prose
@@ -206,7 +208,7 @@ def test_the_model_alone_cannot_make_a_header_of_a_line_in_the_texts_type():
 
 def test_only_a_page_with_something_apart_at_its_edge_is_unsure():
     plain = page(*prose("text", 50, top=60))
-    headed = page(line("A head of its own", 60, 60, style=BOLD), *prose("text", 40, top=110))
+    headed = page(line("A head of its own", 60, 60), *prose("text", 40, top=110))
     assert not furniture.is_unsure(plain, known([plain]))
     assert furniture.is_unsure(headed, known([headed]))
     book = chapters(lambda n: [line(f"Chapter {'abcdef'[n]}", 50, 70), line(str(n + 1), 380, 70)])
@@ -233,3 +235,31 @@ def test_the_title_of_slides_that_are_shown_in_steps_stays():
 
 def test_the_repeated_head_of_most_slides_is_left_out():
     assert not any("Our company" in text for text in texts(slides(["Our company"] * 5 + ["An end"])))
+
+
+@pytest.mark.parametrize("top", [60, 690])
+def test_all_lines_of_a_publishers_note_go_if_one_of_them_has_its_words(top):
+    note = column(["Journal of Tests and Trials 12", "Hamburg, January 2020", "ISSN 1234-5678"], 60, top, 8, pitch=10)
+    text = render(convert(page(*prose("text", 40, top=120), *note)))
+    assert "text line number 39" in text
+    assert not any(row.text in text for row in note)
+
+
+def test_short_footnotes_stay_if_one_of_them_names_a_doi():
+    notes = column(["1 A. Writer, On tests, 2020,", "doi: 10.1000/182, and others"], 60, 690, 8, pitch=10)
+    text = render(convert(page(*prose("text", 40, top=120), *notes)))
+    assert "10.1000/182" in text
+
+
+def test_a_page_number_inside_of_wide_margins_is_left_out():
+    numbered = page(*prose("text", 30, top=190), line("417", 225, 640))
+    assert "417" not in render(convert(numbered))
+    assert "417" in render(convert(page(*prose("text", 30, top=190), line("417", 225, 552))))
+
+
+def test_the_layout_model_needs_more_than_its_label_for_a_line_in_the_texts_type():
+    region, rule = Region("header", (50, 50, 450, 90), 0.9), Rule(50, 82, 450, 82)
+    for text, rules, stays in (("mypackage – A manual", (rule,), False), ("mypackage – A manual", (), True)):
+        content = page(line(text, 60, 70), *prose("text", 40, top=110), rules=rules)
+        seen = replace(content, regions=(region,))
+        assert (text in render(convert(seen))) == stays

@@ -1,0 +1,95 @@
+"""Which lines are headings. tests/unit/reading/layout/test_profile.py has the levels of a document."""
+
+import pytest
+
+from pipeline.reading.layout.model import PLAIN
+from pipeline.reading.layout.page import convert, render
+from tests.support.layout import BOLD, column, line, page, prose
+
+
+def headings(*lines):
+    text = render(convert(page(*lines), keep_furniture=True))
+    return [part for part in text.split("\n\n") if part.startswith("#")]
+
+
+def above_text(text, size=10.0, style=BOLD):
+    return headings(*prose("first", 12, top=60), line(text, 50, 230, size, style), *prose("second", 20, top=260))
+
+
+@pytest.mark.parametrize("text", ["Note", "WARNING!", "Important:", "Hinweis", "注意"])
+def test_the_word_over_a_notice_is_not_a_heading(text):
+    assert above_text(text, size=12) == []
+    assert above_text(f"{text} of the authors", size=12) != []
+
+
+@pytest.mark.parametrize("text", ["Figure 2-7: All parts", "Table A.1", "Tab. IV", "Listing 3. A loop", "Fig. 12"])
+def test_captions_with_any_number_are_not_headings(text):
+    assert above_text(text) == []
+
+
+@pytest.mark.parametrize("text", ["Table of contents", "Figures and numbers", "Chart a course"])
+def test_words_that_begin_like_captions_are_headings(text):
+    assert above_text(text) == [f"# {text}"]
+
+
+@pytest.mark.parametrize(
+    "text", ["someone@example.org", "<https://example.org/about>", "A. Writer a.writer@example.org"]
+)
+def test_addresses_are_not_headings_however_large(text):
+    assert above_text(text, size=14) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["26th September 2006", "Printed April 16, 2004", "1 de agosto de 2017", "Released 2020/01/13"]
+)
+def test_plain_dates_are_not_headings(text):
+    assert above_text(text, size=12, style=PLAIN) == []
+    assert above_text(text, size=12) != []
+    assert above_text(f"Marketing in {text}", size=12, style=PLAIN) != []
+
+
+def test_centred_names_below_a_title_are_not_headings():
+    title = line("The Science of Tests", 130, 60, size=18, right=320)
+    names = [
+        line("Anna Writer", 185, 90, size=12, right=265),
+        line("University of Tests", 165, 106, size=12, right=285),
+    ]
+    assert headings(title, *names, *prose("text", 30, top=150)) == ["# The Science of Tests"]
+
+
+def test_a_bold_term_above_its_indented_definition_is_not_a_heading():
+    text = [*prose("first", 4, top=60), line("verbose", 50, 120, style=BOLD)]
+    assert headings(*text, *prose("second", 3, left=75, top=134), *prose("third", 5, top=190)) == []
+    assert headings(*text, *prose("second", 3, top=134), *prose("third", 5, top=190)) == ["# verbose"]
+    quotation = prose("second", 3, left=75, top=134, right=375)
+    assert headings(*text, *quotation, *prose("third", 5, top=190)) == ["# verbose"]
+
+
+def test_bold_items_one_below_the_other_are_a_list():
+    items = column(["1. Open the lid", "2. Remove the fuse", "3. Close the lid"], 50, top=120, style=BOLD, pitch=16)
+    assert headings(*prose("first", 4, top=60), *items, *prose("second", 20, top=190)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["3.2 Setup", "1.4.2. How to begin", "§ 12 Scope", "§ 5.", "Article 7", "ARTICLE IV – Duties", "Annex B"]
+)
+def test_a_numbered_line_in_the_texts_type_that_stands_alone_is_a_heading(text):
+    assert above_text(text, style=PLAIN) == [f"# {text}"]
+
+
+@pytest.mark.parametrize("text", ["3.2 metres high", "Article 7 says so", "Section 3 of the law", "2.5 of them stay."])
+def test_a_sentence_with_a_number_is_not_a_heading(text):
+    assert above_text(text, style=PLAIN) == []
+
+
+def test_numbered_lines_without_text_between_them_are_not_headings():
+    lines = column(["1.1 Scope", "1.2 Words", "1.3 Rules"], 50, top=130, pitch=24)
+    assert headings(*prose("first", 4, top=60), *lines) == []
+
+
+@pytest.mark.parametrize("labels", [["Chapter 9"], ["CHAPTER", "NINE"], ["Kapitel IX."]])
+def test_a_chapters_label_and_its_title_are_one_heading(labels):
+    lines = column([*labels, "The Art of Tests"], 50, top=60, size=18, style=BOLD, pitch=40)
+    assert headings(*lines, *prose("text", 30, top=200)) == [f"# {' '.join(labels)} The Art of Tests"]
+    alone = column(labels, 50, top=60, size=18, style=BOLD, pitch=40)
+    assert headings(*alone, *prose("text", 30, top=200)) == [f"# {' '.join(labels)}"]
