@@ -52,7 +52,7 @@ def unavailable(monkeypatch):
 
 
 def columns_pdf(path):
-    """Write a page of two columns of short lines."""
+    """Write a page of two columns of short lines with a drawing below, which geometry alone may not understand."""
     left = [f"left {n} of the text that fills the column" for n in range(30)]
     right = [f"right {n} of the text that fills it too" for n in range(30)]
     rows = [
@@ -60,7 +60,7 @@ def columns_pdf(path):
         for x, texts in ((60, left), (320, right))
         for n, text in enumerate(texts)
     ]
-    path.write_bytes(pdf_bytes([Sheet(b"\n".join(rows))]))
+    path.write_bytes(pdf_bytes([Sheet(b"\n".join([*rows, b"80 80 m 150 200 220 20 290 140 c S"]))]))
     return path
 
 
@@ -106,7 +106,7 @@ def test_one_column_that_is_sure_is_not_looked_at(tmp_path, seen):
     assert seen == []
 
 
-def test_columns_are_looked_at(tmp_path, seen):
+def test_columns_with_a_drawing_are_looked_at(tmp_path, seen):
     convert(columns_pdf(tmp_path / "a.pdf"))
     assert len(seen) == 1
 

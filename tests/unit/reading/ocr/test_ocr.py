@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.documents.rules.doubt import is_doubtful
@@ -218,3 +218,25 @@ def test_children_that_recognise_have_a_thread_for_each_of_their_cores(tmp_path)
         child = pages._session._child
         assert child is not None
         assert psutil.Process(child.process.pid).num_threads() <= 2  # and one of onnxruntime that sleeps
+
+
+@pytest.mark.parametrize(
+    ("text", "ruled", "size"),
+    [
+        ("CHIEF COMPLAINT", False, 50),  # whatever the height of the box
+        ("CHIEF COMPLAINT", True, 50),  # an underline is not a part of the letters
+        ("Chief complaint", False, 30),
+    ],
+)
+def test_capitals_are_as_large_as_their_ink(monkeypatch, text, ruled, size):
+    picture = Image.new("RGB", (700, 200), "white")
+    draw = ImageDraw.Draw(picture)
+    draw.text((60, 100), text, font=ImageFont.load_default(50), fill="black", anchor="lm")
+    if ruled:
+        draw.line((50, 131, 660, 131), fill="black", width=2)
+    answering(monkeypatch, [(((50.0, 80.0), (650.0, 80.0), (650.0, 120.0), (50.0, 120.0)), text)])
+    low = recognition.recognise(picture, threads=1)
+    answering(monkeypatch, [(((50.0, 66.0), (650.0, 66.0), (650.0, 134.0), (50.0, 134.0)), text)])
+    high = recognition.recognise(picture, threads=1)
+    assert low[0].size == pytest.approx(size, rel=0.1)
+    assert high[0].size == pytest.approx(max(size, 51), rel=0.1)
