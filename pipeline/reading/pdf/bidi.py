@@ -37,8 +37,10 @@ _IN_NUMBERS = ".,:/\u066b\u066c"
 _ARABIC = re.compile("[\u0620-\u064a\u0671-\u06d3]")
 _IN_CODE = "/\\_@&=~"
 _AFTER_CODE = "+#"
-_PERCENT = "%\u066a"
+_BEFORE_NUMBERS = "#№"
+_AFTER_NUMBERS = "%\u066a‰°"
 _CURRENCIES = "$¢£¤¥₪€₹₺₽﷼"
+_UNITS = re.compile("[KMGT]B|[kMG]Hz|[ckm]m|[km]g|ml|[kM]Wh?")
 _OPENING = tuple(pair[0] for pair in _PAIRS)
 _LEVEL = 0.8
 """The least distance between base lines, in text sizes."""
@@ -223,9 +225,10 @@ class _Line:
     def __init__(self, pieces: Sequence[Piece], spaced: Sequence[bool]) -> None:
         self.pieces = pieces
         self.spaced = spaced
-        # Beside Arabic letters, the parts of 2023-10-07 are read leftwards; beside Hebrew letters they are not.
+        # Beside Arabic letters, the parts of 2023-10-07 and $50 are read leftwards; beside Hebrew letters they are not.
         arabic = any(_ARABIC.search(piece.word.text) for piece in pieces)
         self._in_numbers = _IN_NUMBERS if arabic else _IN_NUMBERS + "-"
+        self._beside_numbers = "" if arabic else _CURRENCIES
 
     def text(self, index: int) -> str:
         return self.pieces[index].word.text
@@ -271,40 +274,51 @@ class _Line:
         last = first
         for index in range(first + 1, end):
             kind = self.pieces[index].kind
-            if kind == "right" or (kind != "neutral" and not self._goes_on(last, index)):
+            if kind == "right" or (kind != "neutral" and not self._goes_on(first, last, index)):
                 break
             last = index if kind != "neutral" else last
         return last
 
-    def _goes_on(self, last: int, index: int) -> bool:
-        """Whether letters or digits at `index` continue those at `last` in their direction."""
-        if self.pieces[last].kind == "left":
-            return True
+    def _goes_on(self, first: int, last: int, index: int) -> bool:
+        """Whether letters or digits at `index` continue the stretch from `first` to `last` in its direction."""
         apart = any(self.spaced[last:index])
+        if self.pieces[last].kind == "left":
+            # A unit is read after its number, at whichever side it stands.
+            unit = first == last == index - 1 and _UNITS.fullmatch(self.text(last))
+            return not (unit and apart and self.pieces[index].kind == "number")
+        lettered = self.pieces[index].kind == "left"
         if index == last + 1:
-            return self.pieces[index].kind == "left" or not apart
-        return not apart and index == last + 2 and self.text(last + 1) in self._in_numbers
+            return lettered or not apart
+        inside = self._in_numbers + (_AFTER_NUMBERS if lettered else "")
+        return not apart and (self._is_lettered(first, last) or (index == last + 2 and self.text(last + 1) in inside))
+
+    def _is_lettered(self, first: int, last: int) -> bool:
+        return any(piece.kind == "left" for piece in self.pieces[first : last + 1])
 
     def _with_signs(self, first: int, last: int, floor: int, end: int) -> tuple[int, int]:
         """Return the first and last index of the stretch, extended by the signs at its ends that belong to it."""
-        lettered = any(piece.kind == "left" for piece in self.pieces[first : last + 1])
+        lettered = self._is_lettered(first, last)
+        belonging = _CURRENCIES + _IN_CODE if lettered else self._beside_numbers
         for _ in range(_MAX_SIGNS):
             left = self.text(first - 1) if first > floor and not self.spaced[first - 1] else ""
             right = self.text(last + 1) if last + 1 < end and not self.spaced[last] else ""
-            unpaired = _unpaired("".join(map(self.text, range(first, last + 1))))
+            text = "".join(map(self.text, range(first, last + 1)))
             quoted = lettered and bool(left) and bool(right) and left in _QUOTES and right in _QUOTES
-            belonging = unpaired + _CURRENCIES + (_IN_CODE if lettered else "")
-            takes_left = bool(left) and (quoted or left in belonging)
-            takes_right = bool(right) and (quoted or right in belonging + _PERCENT + (_AFTER_CODE if lettered else ""))
+            before = belonging + ("" if lettered else _BEFORE_NUMBERS) + _unpaired(text, opening=False)
+            after = belonging + _AFTER_NUMBERS + (_AFTER_CODE if lettered else "") + _unpaired(text, opening=True)
+            takes_left = bool(left) and (quoted or left in before)
+            takes_right = bool(right) and (quoted or right in after)
             if not takes_left and not takes_right:
                 break
             first, last = first - takes_left, last + takes_right
         return first, last
 
 
-def _unpaired(text: str) -> str:
-    """Return, joined to one text, the pairs of brackets (such as `()`) whose signs occur an odd number of times."""
-    return "".join(pair for pair in _PAIRS if sum(map(text.count, pair)) % 2)
+def _unpaired(text: str, *, opening: bool) -> str:
+    """Return, joined to one text, the pairs of brackets (such as `()`) whose signs occur an odd number of times, most
+    of them opening (or closing) ones."""
+    counts = ((pair, text.count(pair[0]), text.count(pair[1])) for pair in _PAIRS)
+    return "".join(pair for pair, opens, closes in counts if (opens + closes) % 2 and (opens > closes) == opening)
 
 
 def _is_spaced(first: Piece, second: Piece, text: str) -> bool:

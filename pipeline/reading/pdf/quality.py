@@ -23,6 +23,7 @@ _VOWEL = re.compile("[aeiouyAEIOUY]")
 _LETTER = re.compile("[a-zA-Z]")
 _ACCENTED = re.compile("[À-ÖØ-öø-ÿ]")  # of Western encodings
 _OTHER_LATIN = re.compile("[Ā-ɏḀ-ỿ]")
+_PICTOGRAPH = re.compile("[\u2600-\u27bf]")  # ♥, ✓, ❶
 
 _ASCII = re.compile("[\0-\x7f]+")
 _ENOUGH = 200  # characters to judge by
@@ -30,6 +31,7 @@ _MOST = 20_000
 _MAX_CONTROL = 0.08
 _MAX_SYMBOLS = 0.65  # 0.5 in program code, 0.3 in tables of figures
 _MIN_VOWELS = 0.18  # 0.34 to 0.5 in most languages with Latin letters, 0.26 in Welsh, 0.15 in English shifted by 29
+_MAX_PICTOGRAPHS = 0.4  # 0.74 where a font names its letters after those of Zapf Dingbats
 _MAX_ACCENTED = 0.6  # 0.12 in Icelandic, nearly all in Russian read as Western letters
 
 _INK_DPI = 36
@@ -60,6 +62,8 @@ def makes_sense(text: str) -> bool:
     if _count(_CONTROL, plain, others) > _MAX_CONTROL * len(visible):
         return False
     if _count(_SYMBOL, plain, others) > _MAX_SYMBOLS * len(visible):
+        return False
+    if len(_PICTOGRAPH.findall(others)) > _MAX_PICTOGRAPHS * len(visible):
         return False
     letters, accented = _count(_LETTER, plain), len(_ACCENTED.findall(others))
     if accented >= _ENOUGH and accented > _MAX_ACCENTED * (accented + letters):

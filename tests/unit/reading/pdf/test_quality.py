@@ -40,6 +40,7 @@ RIGHT = {
     "code": "for (int i = 0; i < n; ++i) { a[i] = b[i] * (c - d); } return &a[0];\n" * 6,
     "hexadecimal": " ".join(f"{n * 7919:08x}" for n in range(80)),
     "hyphens at line ends": "broken hy\x02phen " * 20,
+    "ticks": "✓ passed on the first try ✗ failed ★ 4 of 5 ❶ see below " * 9,
     "too little": "!#$%&/()=?" * 5,
 }
 MOVED = "".join(chr(max(1, ord(letter) - 29)) for letter in " ".join(ENGLISH))
@@ -50,6 +51,9 @@ BROKEN = {
     ),
     "signs in order of use": "".join(random.Random(n).choice("!\"#$%&'()*+,-/:;<=>?@A") for n in range(400)),
     "Russian as Western": RIGHT["Russian"].encode("cp1251", "replace").decode("latin-1"),
+    "letters of Zapf Dingbats": "".join(
+        chr(ord(letter) + 0x26E0) if letter > " " else letter for letter in ENGLISH[0] * 4
+    ),
     "controls": "".join(chr(14 + n % 18) + "a" * (n % 5) for n in range(300)),
 }
 
