@@ -1,6 +1,8 @@
 """Read lines of text from Tesseract's table of words. The table is not trusted: invalid rows are left out."""
 
 import math
+import re
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -8,6 +10,7 @@ from PIL import Image
 
 from pipeline.reading.layout.certainty import DOUBTFUL
 from pipeline.reading.layout.model import Line, around
+from pipeline.reading.layout.text import RIGHT_TO_LEFT, is_right_to_left
 from pipeline.reading.ocr import images
 from pipeline.reading.ocr.combination import combined
 from pipeline.reading.ocr.recognition import Reading
@@ -21,6 +24,7 @@ _MAX_LENGTH = 200
 _WORD = "5"  # the level of rows with words
 _COLUMNS = 12
 _SIZE_OF_HEIGHT = 0.75
+_LIST_NUMBER = re.compile(r"([.:])(\d+)")
 
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
@@ -54,7 +58,8 @@ def parse(table: str, width: int, height: int) -> list[Line]:
         word = _word(cells, width, height)
         if word is not None:
             rows.setdefault(tuple(cells[1:5]), []).append(word)
-    return [_line(words) for words in rows.values()]
+    leftwards = is_right_to_left("".join(word.text for words in rows.values() for word in words))
+    return [_line(_leftward(words) if leftwards else words) for words in rows.values()]
 
 
 def _word(cells: list[str], width: int, height: int) -> Line | None:
@@ -67,6 +72,26 @@ def _word(cells: list[str], width: int, height: int) -> Line | None:
     if not text or len(text) > _MAX_LENGTH or not inside or not math.isfinite(sure) or not 0 <= sure <= 100:
         return None
     return Line(text, left, top, left + across, top + down, _SIZE_OF_HEIGHT * down, sure=(round(sure / 100, 3),))
+
+
+def _leftward(words: list[Line]) -> list[Line]:
+    """Return the words of a line on a page read leftwards in reading order. Tesseract gives some lines, which begin
+    with a list's number or end with a Latin word, as displayed: from left to right."""
+    displayed = all(before.left < word.left for before, word in pairwise(words))
+    if not displayed or not any(RIGHT_TO_LEFT.search(word.text) for word in words):
+        return words
+    runs: list[list[Line]] = []
+    latin = False  # whether the last run is of Latin words, and numbers after them
+    for word in words:
+        leftward = bool(RIGHT_TO_LEFT.search(word.text))
+        if latin and not leftward:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+            latin = not leftward and any(map(str.isalpha, word.text))
+    ordered = [word for run in reversed(runs) for word in run]
+    number = _LIST_NUMBER.fullmatch(ordered[0].text)
+    return [ordered[0]._replace(text=number[2] + number[1]), *ordered[1:]] if number else ordered
 
 
 def _line(words: list[Line]) -> Line:

@@ -133,6 +133,18 @@ def test_words_become_lines_and_invalid_rows_are_left_out() -> None:
     assert second.text == "next"
 
 
+def test_lines_given_as_displayed_are_read_leftwards_on_a_page_of_such_text() -> None:
+    displayed = [("Windows", 100), ("11", 180), ("افتح", 240), (".1", 300)]
+    in_order = [("برنامج", 300), ("Windows", 200), ("11", 280), ("متاح", 140), ("للجميع", 40)]
+    rows = [_row(text, left, line=1) for text, left in displayed] + [
+        _row(text, left, line=2) for text, left in in_order
+    ]
+
+    lines = tesseract_words.parse("\n".join(rows), 400, 100)
+
+    assert [line.text for line in lines] == ["1. افتح Windows 11", "برنامج Windows 11 متاح للجميع"]
+
+
 def test_an_uncertain_reading_requests_a_second_opinion_and_takes_the_better_one(tmp_path: Path) -> None:
     unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
 
