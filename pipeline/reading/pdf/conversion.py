@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from PIL import Image
 
@@ -32,7 +33,7 @@ REVISION = 4
 """Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32
-_MAX_KEPT_CHARACTERS = 1_000_000
+_MAX_KEPT_BYTES = 10_000_000
 _PICTURE_DPI = 150
 _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
@@ -118,32 +119,38 @@ class _Contents(NamedTuple):
 
 
 class _Surveyed:
-    """The first pages of the document that this process surveyed last, which it then need not read again: some 30 MB at
-    most. Each page is given away once."""
+    """The first pages of the document that this process surveyed last, which it then need not read again. Pickled, a
+    page takes a fifth of the memory. Each page is given away once."""
 
     def __init__(self) -> None:
         self._file: tuple[Path, int, int, int] | None = None
-        self._pages: dict[int, _Contents] = {}
-        self._characters = 0
+        self._pages: dict[int, bytes] = {}
+        self._bytes = 0
 
     def start(self, source: Path) -> None:
-        self._file, self._pages, self._characters = _identity(source), {}, 0
+        self._file, self._pages, self._bytes = _identity(source), {}, 0
 
     def keep(self, number: int, contents: _Contents) -> None:
-        self._characters += contents.layer.characters
-        if self._characters <= _MAX_KEPT_CHARACTERS and contents.layer.usable:
-            self._pages[number] = contents
+        if contents.layer.usable and self._bytes < _MAX_KEPT_BYTES:
+            self._pages[number] = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
+            self._bytes += len(self._pages[number])
 
-    def take(self, source: Path) -> dict[int, _Contents]:
-        """Return the pages by number; none if the file is another one."""
-        return self._pages if self._file and self._file == _identity(source) else {}
+    def take(self, source: Path, number: int) -> _Contents | None:
+        """Return the page with this number; None if it is not kept or the file is another one."""
+        if self._file is None or self._file != _identity(source):
+            return None
+        kept = self._pages.pop(number, None)
+        return None if kept is None else cast("_Contents", pickle.loads(kept))  # noqa: S301  (this process pickled it)
 
 
 _SURVEYED = _Surveyed()
 
 
-def _identity(source: Path) -> tuple[Path, int, int, int]:
-    facts = source.stat()
+def _identity(source: Path) -> tuple[Path, int, int, int] | None:
+    try:
+        facts = source.stat()
+    except OSError:
+        return None
     return source, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
@@ -158,7 +165,7 @@ def open_source(source: Path, options: Options, survey: str = "") -> Iterator[Pa
     if _type_of(source) == "pdf":
         with pdfium.open_document(source) as document:
             profile = DocumentProfile.from_dict(json.loads(survey)) if survey else None
-            yield _PdfSource(document, options, profile, _SURVEYED.take(source))
+            yield _PdfSource(document, options, profile, source)
     else:
         yield _PictureSource(source, options)
 
@@ -219,10 +226,10 @@ class _PdfSource:
         document: pdfium.Document,
         options: Options,
         profile: DocumentProfile | None,
-        read: dict[int, _Contents],
+        path: Path,
     ) -> None:
         self._document = document
-        self._read_before = read
+        self._path = path
         self._options = options
         self._profile = profile
         self._recognised: OrderedDict[bytes, recognition.Reading] = OrderedDict()
@@ -257,7 +264,7 @@ class _PdfSource:
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
         without lines. PDFium is free for other threads afterwards."""
-        known = self._read_before.pop(number, None)
+        known = _SURVEYED.take(self._path, number)
         if known and not self._options.pictures:
             return known.layer, [], known.content
         with self._document.page(number) as page:

@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.ocr import images
 from pipeline.reading.ocr.rendition import Rendition
-from pipeline.reading.pdf import conversion, pdfium, searchable, survey
+from pipeline.reading.pdf import conversion, pdfium, survey
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
 from pipeline.reading.sandbox.limits import Task, check_characters, large_files, refused
 
@@ -112,6 +112,8 @@ def _survey(task: Task) -> dict[str, Any]:
 
 
 def _searchable(task: Task) -> dict[str, Any]:
+    from pipeline.reading.pdf import searchable  # noqa: PLC0415  (pikepdf takes 6 MB)
+
     texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
     with large_files(task.path.stat().st_size + _MOST_ADDED_BYTES):
         return searchable.write(task.path, Path(task["target"]), texts, task.progress)._asdict()

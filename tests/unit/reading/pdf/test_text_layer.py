@@ -3,7 +3,9 @@ import pytest
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading.layout.page import PageContent, convert, render
-from pipeline.reading.pdf import drawings, pdfium, text_layer
+from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer
+from pipeline.reading.pdf.pages import Options
+from pipeline.reading.pdf.words import Glyphs
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
@@ -288,3 +290,51 @@ def test_vertical_columns_run_down_and_the_right_one_comes_first(tmp_path):
     assert {line.angle for line in lines} == {90}
     assert all(line.bottom - line.top > 4 * line.size for line in lines)
     assert render(convert(PageContent(width, height, tuple(lines)))) == "名前はまだ無い。何も無い。"
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Return the numbers of the pages whose text layers are read from now on."""
+    numbers = []
+    read = text_layer.read
+
+    def counted(opened, *arguments):
+        numbers.append(opened.number)
+        return read(opened, *arguments)
+
+    monkeypatch.setattr(text_layer, "read", counted)
+    return numbers
+
+
+def converted(path, survey):
+    with conversion.open_source(path, Options(), survey) as source:
+        return [source.convert(number).text for number in (1, 2)]
+
+
+def test_the_process_that_surveyed_a_document_reads_its_pages_once(tmp_path, reads):
+    path = text_pdf(tmp_path / "a.pdf", [["one"], ["two"]])
+    survey = conversion.survey(path, [1, 2], Options(), lambda: None)
+    first = converted(path, survey)
+    assert reads == [1, 2]
+    assert converted(path, survey) == first
+    assert reads == [1, 2, 1, 2]
+
+
+def test_a_file_that_changed_after_its_survey_is_read_again(tmp_path, reads):
+    path = text_pdf(tmp_path / "a.pdf", [["one"], ["two"]])
+    survey = conversion.survey(path, [1, 2], Options(), lambda: None)
+    text_pdf(path, [["another"], ["text"]])
+    assert converted(path, survey) == ["another", "text"]
+    assert reads == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["DA-619p.pdf", "layout-parser-paper-fast.pdf", "multi-column-2p.pdf"])
+def test_lines_in_one_style_are_the_same_read_word_by_word(name, monkeypatch):
+    def lines():
+        with pdfium.open_document(corpus_file(f"documents/{name}")) as document, document.page(2) as opened:
+            return text_layer.read(opened).lines
+
+    quickly = lines()
+    monkeypatch.setattr(Glyphs, "_level_words", lambda *_: None)
+    assert lines() == quickly
+    assert quickly
