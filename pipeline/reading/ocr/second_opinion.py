@@ -19,8 +19,9 @@ from typing import IO, NamedTuple
 
 from pipeline.reading.sandbox.limits import Limits, Wanted, page_limits
 
-PICTURE, WORDS = "page.pgm", "page.tsv"
-"""Names of the page's picture and of its words, in the folder shared with the process that runs Tesseract."""
+PAGE, DOUBTFUL_LINES, SCRIPT, WORDS = "page.pgm", "doubtful.pgm", "page.osd", "page.tsv"
+"""Names in the folder shared with the process that runs Tesseract: the page's picture, the same picture without the
+lines that are sure, the page's script as Tesseract writes it, the words."""
 _MAX_OUTPUT_BYTES = 16 * 2**20
 _TICK_S = 0.1
 _ASK_S, _ASK_MB = 10.0, 1_000  # for its version and languages
@@ -66,26 +67,28 @@ def installed() -> Tesseract | None:
 
 
 def read(folder: Path, limits: Limits, wanted: Wanted) -> bool:
-    """Let Tesseract read the picture in this folder and write its words beside it. False: Tesseract is missing, has no
-    language pack for the picture's script, fails or exceeds a limit, or `wanted` returned False."""
+    """Let Tesseract read the doubtful lines in this folder and write its words beside them. False: Tesseract is
+    missing, has no language pack for the page's script, fails or exceeds a limit, or `wanted` returned False."""
     program = installed()
     if program is None:
         return False
     deadline = time.monotonic() + limits.timeout_s
-    languages = _languages(program, _script(program, folder, limits, wanted, deadline))
-    if not languages:
-        return False
-    return _ran(program, ["-l", "+".join(languages), "--psm", "3", "tsv"], folder, limits, wanted, deadline)
+
+    def ran(picture: str, *options: str) -> bool:
+        command = [program.path, picture, Path(WORDS).stem, *options]
+        return _ended_well(command, limits, wanted, deadline, cwd=folder)
+
+    # Finding the script takes as long as reading, and a few doubtful lines show a wrong one: noise looks like Arabic.
+    if "osd" in program.languages and not (folder / SCRIPT).exists():
+        ran(PAGE, "-l", "osd", "--psm", "0")
+    languages = _languages(program, _script(folder))
+    return bool(languages) and ran(DOUBTFUL_LINES, "-l", "+".join(languages), "--psm", "3", "tsv")
 
 
-def _script(program: Tesseract, folder: Path, limits: Limits, wanted: Wanted, deadline: float) -> str:
-    """Return the script of most of the picture; empty if unknown."""
-    if "osd" not in program.languages:
-        return ""
-    if not _ran(program, ["-l", "osd", "--psm", "0"], folder, limits, wanted, deadline):
-        return ""
+def _script(folder: Path) -> str:
+    """Return the script of most of the page; empty if unknown."""
     with suppress(OSError):
-        text = (folder / WORDS).with_suffix(".osd").read_text(encoding="utf-8", errors="replace")
+        text = (folder / SCRIPT).read_text(encoding="utf-8", errors="replace")
         scripts = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("Script:")]
         return scripts[0] if scripts else ""
     return ""
@@ -119,12 +122,6 @@ def _printed(path: str, option: str) -> list[str]:
 def _environment() -> dict[str, str]:
     passed_on = {name: os.environ[name] for name in ("PATH", "TESSDATA_PREFIX") if name in os.environ}
     return {**passed_on, "LC_ALL": "C", "OMP_THREAD_LIMIT": "1"}
-
-
-def _ran(program: Tesseract, options: list[str], folder: Path, limits: Limits, wanted: Wanted, deadline: float) -> bool:
-    """Run Tesseract on the picture in this folder; return whether it succeeded."""
-    command = [program.path, PICTURE, Path(WORDS).stem, *options]
-    return _ended_well(command, limits, wanted, deadline, cwd=folder)
 
 
 def _ended_well(

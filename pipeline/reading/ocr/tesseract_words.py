@@ -5,16 +5,17 @@ import re
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from unicodedata import name
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageStat
 
-from pipeline.reading.layout.certainty import DOUBTFUL
+from pipeline.reading.layout.certainty import DOUBTFUL, UNCERTAIN
 from pipeline.reading.layout.model import Line, around
 from pipeline.reading.layout.text import RIGHT_TO_LEFT, is_right_to_left
-from pipeline.reading.ocr import images
+from pipeline.reading.ocr import images, orientation
 from pipeline.reading.ocr.combination import combined
 from pipeline.reading.ocr.recognition import Reading
-from pipeline.reading.ocr.second_opinion import PICTURE, WORDS
+from pipeline.reading.ocr.second_opinion import DOUBTFUL_LINES, PAGE, SCRIPT, WORDS
 
 NAME = "tesseract"
 
@@ -25,17 +26,27 @@ _WORD = "5"  # the level of rows with words
 _COLUMNS = 12
 _SIZE_OF_HEIGHT = 0.75
 _LIST_NUMBER = re.compile(r"([.:])(\d+)")
+_MARGIN = 0.1
+"""By this share of their heights, the boxes of lines are enlarged: letters may reach out of them."""
+_KNOWN = 0.8
+"""Recognition is less sure of pages in scripts that it does not know."""
 
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
     """Return the reading improved by Tesseract's words, if `second_opinion.read` has put them in this folder. Otherwise
-    return it unchanged; if the reading is doubtful, put the picture into the folder for Tesseract."""
+    return it unchanged; if the reading is doubtful, put the picture without the lines that are sure into the folder
+    for Tesseract, and the page's script or, if that is unknown, the whole picture."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)
     except FileNotFoundError:
         if reading.confidence is not None and reading.confidence < DOUBTFUL:
-            images.save(picture.convert("L"), folder / PICTURE, "PPM")
+            grey = picture.convert("L")
+            images.save(_without_sure_lines(grey, reading), folder / DOUBTFUL_LINES, "PPM")
+            if _is_latin(reading):
+                (folder / SCRIPT).write_text("Script: Latin\n", encoding="utf-8")
+            else:
+                images.save(grey, folder / PAGE, "PPM")
         return reading
     lines = combined(reading.lines, parse(table, picture.width, picture.height))
     known = set(map(id, reading.lines))
@@ -46,6 +57,38 @@ def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
     return reading._replace(
         lines=lines, confidence=max(reading.confidence or 0.0, sure), engines=(*reading.engines, NAME)
     )
+
+
+def _is_latin(reading: Reading) -> bool:
+    """Whether recognition is sure of most letters of the page, and they are Latin."""
+    letters = latin = 0
+    for line in reading.lines:
+        for word, sure in zip(line.text.split(), line.sure, strict=False):
+            own = [letter for letter in word if letter.isalpha()]
+            letters += len(own)
+            latin += sum("LATIN" in name(letter, "") for letter in own) if sure >= UNCERTAIN else 0
+    return (reading.confidence or 0.0) >= _KNOWN and 2 * latin > letters
+
+
+def _without_sure_lines(grey: Image.Image, reading: Reading) -> Image.Image:
+    """Return the picture with paper in place of the lines that are sure. All else stays: the other lines, and what may
+    be text that recognition overlooked."""
+    cleared, doubtful = grey.copy(), Image.new("L", grey.size)
+    clear, keep = ImageDraw.Draw(cleared), ImageDraw.Draw(doubtful)
+    for line in reading.lines:
+        air = _MARGIN * min(line.right - line.left, line.bottom - line.top)
+        left, top, right, bottom = line.left - air, line.top - air, line.right + air, line.bottom + air
+        box = ((left, top), (right, top), (right, bottom), (left, bottom))
+        corners = orientation.rotated(box, reading.lean, (grey.width / 2, grey.height / 2))  # the picture may lean
+        if min(line.sure, default=0.0) >= UNCERTAIN:
+            xs, ys = zip(*corners, strict=True)
+            first, highest = max(0, int(min(xs))), max(0, int(min(ys)))
+            around_it = grey.crop((first, highest, max(first, int(max(xs))) + 1, max(highest, int(max(ys))) + 1))
+            clear.polygon(corners, fill=int(ImageStat.Stat(around_it).median[0]))
+        else:
+            keep.polygon(corners, fill=255)
+    cleared.paste(grey, mask=doubtful)  # where boxes overlap
+    return cleared
 
 
 def parse(table: str, width: int, height: int) -> list[Line]:

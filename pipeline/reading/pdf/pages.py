@@ -11,7 +11,7 @@ from uuid import uuid4
 from pipeline.engine.errors import UnitError
 from pipeline.reading.ocr import second_opinion
 from pipeline.reading.ocr.rendition import Rendition
-from pipeline.reading.ocr.second_opinion import PICTURE
+from pipeline.reading.ocr.second_opinion import DOUBTFUL_LINES
 from pipeline.reading.sandbox.child import Session
 from pipeline.reading.sandbox.limits import MAX_PIXELS, LayoutChoice, Limits
 
@@ -132,7 +132,8 @@ class Pages:
         with TemporaryDirectory(prefix="penstock-page-", dir=scratch) as folder:
             task["second"] = folder
             answer = self._ask(task)
-            if (Path(folder) / PICTURE).exists() and second_opinion.read(Path(folder), self._limits, lambda: True):
+            asked = (Path(folder) / DOUBTFUL_LINES).exists()
+            if asked and second_opinion.read(Path(folder), self._limits, lambda: True):
                 answer = self._ask(task)
             return _page(answer)
 

@@ -55,9 +55,19 @@ def test_the_program_is_run_with_the_packs_of_the_page_s_script_and_without_our_
 
     assert (tmp_path / "calls").read_text().splitlines() == [
         "page.pgm page -l osd --psm 0",
-        "page.pgm page -l rus+eng --psm 3 tsv",
+        "doubtful.pgm page -l rus+eng --psm 3 tsv",
     ]
     assert "PENSTOCK_SECRET" not in (tmp_path / "environment").read_text()
+
+
+def test_a_script_that_recognition_knows_is_not_looked_for(fake: Path, tmp_path: Path) -> None:
+    assert fake.exists()
+    lines = [Line("mostly clear words", 10, 10, 180, 30, 15, sure=(0.9, 0.8, 0.5))]
+    for confidence, script in ((0.7, False), (0.9, True)):
+        tesseract_words.improved(Reading(lines, confidence), _PICTURE, tmp_path)
+        assert (tmp_path / second_opinion.SCRIPT).exists() == script
+    assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
+    assert (tmp_path / "calls").read_text().splitlines() == ["doubtful.pgm page -l eng --psm 3 tsv"]
 
 
 def test_a_program_past_its_time_limit_or_no_longer_wanted_is_killed(fake: Path, tmp_path: Path) -> None:
@@ -149,7 +159,7 @@ def test_an_uncertain_reading_requests_a_second_opinion_and_takes_the_better_one
     unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
 
     assert tesseract_words.improved(unsure, _PICTURE, tmp_path) == unsure
-    with Image.open(tmp_path / second_opinion.PICTURE) as written:
+    with Image.open(tmp_path / second_opinion.DOUBTFUL_LINES) as written:
         assert (written.size, written.mode) == ((400, 100), "L")
     (tmp_path / second_opinion.WORDS).write_text("\n".join([_HEAD, _row("Привет,", 10), _row("мир", 100)]))
     better = tesseract_words.improved(unsure, _PICTURE, tmp_path)
@@ -157,6 +167,26 @@ def test_an_uncertain_reading_requests_a_second_opinion_and_takes_the_better_one
     assert [line.text for line in better.lines] == ["Привет, мир"]
     assert better.engines == ("rapidocr", "tesseract")
     assert better.confidence == pytest.approx(0.955)
+
+
+@pytest.mark.parametrize("lean", [0.0, 4.0])
+def test_only_lines_in_doubt_are_given_to_tesseract(tmp_path: Path, lean: float) -> None:
+    """Of twelve rows of strokes, two stay, and another of which recognition knows nothing."""
+    picture = Image.new("L", (600, 900), 230)
+    draw, lines = ImageDraw.Draw(picture), []
+    for number in range(13):
+        for left in range(100, 500, 10):
+            draw.rectangle((left, 60 * number + 80, left + 3, 60 * number + 100), fill=20)
+        sure = {4: (0.99, 0.5), 5: (0.7, 0.9)}.get(number, (0.99, 0.95))
+        lines.append(Line("two words", 100, 60 * number + 78, 500, 60 * number + 102, 18, sure=sure))
+    picture = picture.rotate(-lean, Image.Resampling.BILINEAR, fillcolor=230)
+    tesseract_words.improved(Reading(lines[:12], 0.9, lean), picture.convert("RGB"), tmp_path)
+
+    with Image.open(tmp_path / second_opinion.DOUBTFUL_LINES) as written:
+        rows = written.rotate(lean, fillcolor=230).crop((120, 0, 480, 900)).resize((1, 900), Image.Resampling.BOX)
+    dark = "".join(".#"[value < 210] for value in rows.tobytes())
+    assert len(dark.replace(".", " ").split()) == 3
+    assert all(dark[60 * number + 90] == "#" for number in (4, 5, 12))
 
 
 def test_a_certain_reading_requests_no_second_opinion(tmp_path: Path) -> None:
@@ -171,7 +201,7 @@ def test_the_installed_program_reads_a_picture(tmp_path: Path) -> None:
     second_opinion.installed.cache_clear()
     picture = Image.new("RGB", (700, 120), "white")
     ImageDraw.Draw(picture).text((20, 30), "Second opinion", font=ImageFont.load_default(48), fill="black")
-    picture.convert("L").save(tmp_path / second_opinion.PICTURE, "PPM")
+    picture.convert("L").save(tmp_path / second_opinion.DOUBTFUL_LINES, "PPM")
 
     assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
     (line,) = tesseract_words.parse((tmp_path / second_opinion.WORDS).read_text(), 700, 120)
