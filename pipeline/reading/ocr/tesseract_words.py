@@ -25,6 +25,7 @@ _MAX_LENGTH = 200
 _WORD = "5"  # the level of rows with words
 _COLUMNS = 12
 _SIZE_OF_HEIGHT = 0.75
+_GAP = 2.0  # sizes
 _LIST_NUMBER = re.compile(r"([.:])(\d+)")
 _MARGIN = 0.1
 """By this share of their heights, the boxes of lines are enlarged: letters may reach out of them."""
@@ -102,7 +103,9 @@ def parse(table: str, width: int, height: int) -> list[Line]:
         if word is not None:
             rows.setdefault(tuple(cells[1:5]), []).append(word)
     leftwards = is_right_to_left("".join(word.text for words in rows.values() for word in words))
-    return [_line(_leftward(words) if leftwards else words) for words in rows.values()]
+    if not leftwards:
+        return [_line(words) for words in rows.values()]
+    return [_line(_leftward(part)) for words in rows.values() for part in _parts(words)]
 
 
 def _word(cells: list[str], width: int, height: int) -> Line | None:
@@ -115,6 +118,18 @@ def _word(cells: list[str], width: int, height: int) -> Line | None:
     if not text or len(text) > _MAX_LENGTH or not inside or not math.isfinite(sure) or not 0 <= sure <= 100:
         return None
     return Line(text, left, top, left + across, top + down, _SIZE_OF_HEIGHT * down, sure=(round(sure / 100, 3),))
+
+
+def _parts(words: list[Line]) -> list[list[Line]]:
+    """Cut a line at wide gaps: its parts may be cells."""
+    parts: list[list[Line]] = []
+    for word in words:
+        left, _, right, _ = around([other.box for other in parts[-1]]) if parts else word.box
+        size = max(other.size for other in [word, *(parts[-1] if parts else [])])
+        if not parts or max(word.left - right, left - word.right) > _GAP * size:
+            parts.append([])
+        parts[-1].append(word)
+    return parts
 
 
 def _leftward(words: list[Line]) -> list[Line]:

@@ -155,6 +155,12 @@ def test_lines_given_as_displayed_are_read_leftwards_on_a_page_of_such_text() ->
     assert [line.text for line in lines] == ["1. افتح Windows 11", "برنامج Windows 11 متاح للجميع"]
 
 
+def test_cells_of_a_row_read_leftwards_are_lines_of_their_own() -> None:
+    rows = [_row(text, left) for text, left in [("מסך", 800), ("שחור", 700), ("12", 400), ("$50", 100)]]
+
+    assert [line.text for line in tesseract_words.parse("\n".join(rows), 900, 100)] == ["מסך שחור", "12", "$50"]
+
+
 def test_an_uncertain_reading_requests_a_second_opinion_and_takes_the_better_one(tmp_path: Path) -> None:
     unsure = Reading([Line(", .", 10, 10, 180, 30, 15, sure=(0.5, 0.5))], 0.5)
 
