@@ -35,16 +35,18 @@ _KNOWN = 0.8
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
     """Return the reading improved by Tesseract's words, if `second_opinion.read` has put them in this folder. Otherwise
-    return it unchanged; if the reading is doubtful, put the picture without the lines that are sure into the folder
-    for Tesseract, and the page's script or, if that is unknown, the whole picture."""
+    return it unchanged; if the reading is doubtful, put the picture into the folder for Tesseract, without the lines
+    that are sure if the page is Latin; else the picture to find the script in, too."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)
     except FileNotFoundError:
         if reading.confidence is not None and reading.confidence < DOUBTFUL:
             grey = picture.convert("L")
-            images.save(_without_sure_lines(grey, reading), folder / DOUBTFUL_LINES, "PPM")
-            if _is_latin(reading):
+            # In a script that recognition does not know, it may be sure of a line and have read only its numbers.
+            latin = _is_latin(reading)
+            images.save(_without_sure_lines(grey, reading) if latin else grey, folder / DOUBTFUL_LINES, "PPM")
+            if latin:
                 (folder / SCRIPT).write_text("Script: Latin\n", encoding="utf-8")
             else:
                 images.save(grey, folder / PAGE, "PPM")

@@ -212,3 +212,13 @@ def test_the_installed_program_reads_a_picture(tmp_path: Path) -> None:
     assert second_opinion.read(tmp_path, _LIMITS, lambda: True)
     (line,) = tesseract_words.parse((tmp_path / second_opinion.WORDS).read_text(), 700, 120)
     assert line.text == "Second opinion"
+
+
+def test_lines_of_an_unknown_script_stay_in_the_picture_though_recognition_is_sure(tmp_path: Path) -> None:
+    picture = Image.new("RGB", (400, 100), "white")
+    picture.paste("black", (40, 20, 300, 40))
+    numbers = Reading([Line("(3.2 )", 30, 10, 310, 50, 20, sure=(0.99, 0.99)), Line("x", 9, 60, 20, 80, 9)], 0.3)
+
+    tesseract_words.improved(numbers, picture, tmp_path)
+
+    assert Image.open(tmp_path / second_opinion.DOUBTFUL_LINES).getpixel((100, 30)) == 0
