@@ -157,7 +157,7 @@ def is_blank(image: Image.Image) -> bool:
     return darkest == brightest
 
 
-def _is_printed(image: Image.Image) -> bool:
+def is_printed(image: Image.Image) -> bool:
     """Whether a hundredth of the picture or more differs clearly from its background."""
     small = image.convert("L").resize((min(image.width, 400), min(image.height, 400)), Image.Resampling.BOX)
     counts = small.histogram()
@@ -244,7 +244,7 @@ def save_page(
     # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
     as_png = rendition.format == "png" or (rendition.format == "auto" and picture.getcolors(_FLAT_COLOURS) is not None)
     path = folder / f"page-{number:04d}.{'png' if as_png else 'jpg'}"
-    blank = True if is_blank(picture) else False if _is_printed(picture) else None
+    blank = True if is_blank(picture) else False if is_printed(picture) else None
     facts = PictureFacts(rendition, *picture.size, round(page[0], 2), round(page[1], 2), page[2], blank, words)
     try:
         if as_png:

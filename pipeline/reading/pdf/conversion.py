@@ -39,6 +39,7 @@ _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
 _STRETCH = 8
 _POOR = 0.3
+_EDGE = 0.05
 _DRAWING_PARTS = 12  # One part of a page's time draws the page for the layout model.
 _TEXT_PARTS = 3  # One part of a page's time reads its text layer; recognition takes longer.
 
@@ -322,7 +323,7 @@ class _PdfSource:
         if len(self._recognised) > _REMEMBERED_PICTURES:
             self._recognised.popitem(last=False)
         reading = self._recognised[key]
-        reading = tesseract_words.improved(reading, view.picture, second) if second else reading
+        reading = _doubted(tesseract_words.improved(reading, view.picture, second) if second else reading, view.picture)
         return reading._replace(
             lines=[view.placed(line) for line in reading.lines],
             rules=tuple(view.placed_rule(rule) for rule in reading.rules),
@@ -363,7 +364,7 @@ class _PictureSource:
         if read is None or last != (number, image):
             read = _View(picture, 0.0, 0.0, 1.0).read(self._options.threads)
             self._last = (number, image), read
-        read = tesseract_words.improved(read, picture, second) if second else read
+        read = _doubted(tesseract_words.improved(read, picture, second) if second else read, picture)
         content = PageContent(picture.width, picture.height, tuple(read.lines), read.rules)
         if read.lines and _needs_model(content, None, self._options, recognised=True):
             content = _with_seen_regions(content, lambda: picture, self._options)
@@ -377,6 +378,15 @@ class _PictureSource:
         size = rendition.fitted(max(1, round(width * scale)), max(1, round(height * scale)), max_pixels)
         picture = picture if picture.size == size else picture.resize(size)
         return images.save_page(picture, folder, number, rendition, (width, height, "px"))
+
+
+def _doubted(reading: recognition.Reading, picture: Image.Image) -> recognition.Reading:
+    """Return the reading; with no confidence at all if the picture is printed, but nothing in it looked like text."""
+    if reading.confidence is not None or reading.lines:
+        return reading
+    across, down = (round(_EDGE * side) for side in picture.size)  # the shadows of a blank sheet
+    inside = picture.crop((across, down, max(across + 1, picture.width - across), max(down + 1, picture.height - down)))
+    return reading._replace(confidence=0.0) if images.is_printed(inside) else reading
 
 
 def _needs_model(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:

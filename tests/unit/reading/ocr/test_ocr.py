@@ -13,7 +13,7 @@ from pipeline.reading.layout.page import to_markdown
 from pipeline.reading.ocr import engine as engine_module
 from pipeline.reading.ocr import recognition
 from pipeline.reading.ocr.engine import Text
-from pipeline.reading.pdf import pdfium
+from pipeline.reading.pdf import conversion, pdfium
 from pipeline.reading.pdf.pages import Options, Pages
 from pipeline.reading.sandbox.limits import MAX_PIXELS, page_limits
 from pipeline.settings import Settings
@@ -240,3 +240,17 @@ def test_capitals_are_as_large_as_their_ink(monkeypatch, text, ruled, size):
     high = recognition.recognise(picture, threads=1)
     assert low[0].size == pytest.approx(size, rel=0.1)
     assert high[0].size == pytest.approx(max(size, 51), rel=0.1)
+
+
+@pytest.mark.parametrize(("box", "doubtful"), [((300, 300, 700, 600), True), ((0, 0, 30, 1400), False), (None, False)])
+def test_a_picture_without_text_is_doubtful_if_it_is_printed(tmp_path, monkeypatch, box, doubtful):
+    monkeypatch.setattr(recognition, "read", lambda *_: recognition.Reading([], None))
+    picture = Image.new("RGB", (1000, 1400), (250, 250, 245))
+    if box:
+        ImageDraw.Draw(picture).ellipse(box, fill="black")  # a drawing, or the shadow of a blank sheet's edge
+    picture.save(tmp_path / "scan.png")
+    picture.save(tmp_path / "scan.pdf")
+    for name in ("scan.png", "scan.pdf"):
+        with conversion.open_source(tmp_path / name, Options()) as source:
+            page = source.convert(1)
+        assert (page.text, is_doubtful(page.text, page.layout.get("confidence"))) == ("", doubtful)
