@@ -1,4 +1,4 @@
-"""Write a DoclingDocument as HTML, DocTags or plain text, without its furniture. HTML escapes all texts."""
+"""Write a DoclingDocument as HTML, DocTags or plain text. Only DocTags have its furniture; HTML escapes all texts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
@@ -26,12 +26,12 @@ def doctags(document: Json) -> str:
     page = 0
     for ref in document["body"]["children"]:
         item = resolve(document, ref)
-        if item["content_layer"] == "furniture":
-            continue
         number = _page(document, item)
         if page and number != page:
             parts.append("<page_break>")
         page = number
+        if item["content_layer"] == "furniture":
+            parts.append(_doctag(document, item))
         parts += _walk(document, {"children": [ref]}, lambda leaf: _doctag(document, leaf), _doctag_list)
     return "\n".join(["<doctag>" + (parts[0] if parts else ""), *parts[1:], "</doctag>"])
 
@@ -112,9 +112,6 @@ def _html_table(data: Json) -> str:
     return "\n".join(["<table>", *(f"<tr>{''.join(row)}</tr>" for row in rows), "</table>"])
 
 
-_DOCTAGS = {"title": "title", "text": "text", "footnote": "footnote", "list_item": "list_item", "code": "code"}
-
-
 def _doctag(document: Json, item: Json) -> str:
     where = _location(document, item)
     match item["label"]:
@@ -129,8 +126,7 @@ def _doctag(document: Json, item: Json) -> str:
             return f"<code>{where}<_unknown_>{item['text']}</code>"
         case "formula":
             return f"<formula>{where}{item['text']}</formula>"
-    tag = _DOCTAGS[item["label"]]
-    return f"<{tag}>{where}{item['text']}</{tag}>"
+    return f"<{item['label']}>{where}{item['text']}</{item['label']}>"
 
 
 def _doctag_list(first: Json, items: list[str]) -> str:

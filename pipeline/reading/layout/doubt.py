@@ -19,7 +19,7 @@ _MOST_DRAWN = 5_000
 
 def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
     """Whether to ask the layout model about a page returned by `cleaned`: its furniture is in doubt, or lines stand
-    side by side, and the page may have figures, notes at its edges or columns that the lines alone do not show.
+    side by side, and the page may have figures or columns that the lines alone do not show.
 
     Never for a page of few lines or very many drawings.
     """
@@ -27,15 +27,10 @@ def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
     drawn = len(content.rules) + len(content.fills) + len(content.shapes)
     if len(lines) < _FEW_LINES or drawn > _MOST_DRAWN:
         return False
-    if furniture.is_unsure(content, profile):
+    beside = _stand_beside(lines)
+    if (beside or not furniture.is_surveyed(profile)) and furniture.is_unsure(content, profile):
         return True
-    if not _stand_beside(lines):
-        return False
-    return (
-        bool(content.shapes or content.images)
-        or furniture.has_notes(content, profile)
-        or _may_be_columns(content, lines)
-    )
+    return beside and (bool(content.shapes or content.images) or _may_be_columns(content, lines))
 
 
 def _may_be_columns(content: PageContent, lines: Sequence[Line]) -> bool:

@@ -97,25 +97,9 @@ def blocks(away: Iterable[Line], height: float) -> tuple[list[Furniture], list[F
 
 
 def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a layout model could change the result, by taking lines at the edges for headers or footers. Never on a
-    page of a document that shows which lines its pages share."""
-    if _is_surveyed(profile):
-        return False
+    """Whether a layout model could change the result, by taking lines at the edges for headers or footers."""
     everywhere = Region("header", (0.0, 0.0, content.width, content.height), 1.0)
     return _away(replace(content, regions=(everywhere,)), profile) != _away(content, profile)
-
-
-def has_notes(content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether a row in small type at an edge is text unless a layout model takes it for a header or footer."""
-    away = _away(content, profile)
-    level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
-    return any(
-        row.size < _NOTE_SIZE * profile.body_size
-        and len(row.text) <= _MAX_FORM_CHARS
-        and all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
-        for inwards in _inwards(level, content.height)
-        for row, _ in inwards[:1]
-    )
 
 
 def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
@@ -244,7 +228,7 @@ def _space(row: Row, evidence: int, content: PageContent, profile: DocumentProfi
     return next((space for least, space in _SPACES if evidence >= least), None)
 
 
-def _is_surveyed(profile: DocumentProfile) -> bool:
+def is_surveyed(profile: DocumentProfile) -> bool:
     """Whether the document's profile shows which lines its pages share."""
     return bool(profile.bands or (profile.repeated and profile.pages > _FEW_PAGES))
 
@@ -272,7 +256,7 @@ def _evidence(block: Sequence[Row], inner: Row | None, content: PageContent, pro
     is_sentence = (first.text[:1].islower() and "c" not in look) or last.text.endswith((".", ",", ";", ":"))
     against = [
         2 * (line_style(block[0].main) in profile.headings),
-        2 * (size >= _NOTE_SIZE and not has_form and (_is_surveyed(profile) or (is_sentence and not ruled))),
+        2 * (size >= _NOTE_SIZE and not has_form and (is_surveyed(profile) or (is_sentence and not ruled))),
         not all(_at_edge(cell, content.height, _NUMBER_ZONE) for row in block for cell in row.cells),
     ]
     return strong + is_note + bool(look) + ruled - sum(against)

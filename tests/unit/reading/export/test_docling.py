@@ -1,5 +1,6 @@
 """Blocks as a DoclingDocument. `make clients` shows that Docling's own models accept it."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_boxes_count_from_the_top_left_and_pages_as_in_the_source() -> None:
     assert exported["origin"] == {"mimetype": "application/pdf", "binary_hash": 2**64 - 1, "filename": "report.pdf"}
 
 
-def test_furniture_is_in_its_own_layer_and_in_no_text_of_the_document() -> None:
+def test_furniture_is_in_its_own_layer_and_of_the_texts_only_in_doctags() -> None:
     head, foot = block("furniture", "Head"), block("furniture", "17", bbox=[51.0, 800.0, 60.0, 810.0])
     exported = document(page(1, head, item("a"), foot), page(2, head, item("b"), foot))
     assert [(text["label"], text["content_layer"]) for text in exported["texts"]][:3] == [
@@ -71,9 +72,12 @@ def test_furniture_is_in_its_own_layer_and_in_no_text_of_the_document() -> None:
         ("page_footer", "furniture"),
     ]
     assert len(exported["groups"]) == 1, "furniture must not end a list"
-    for text in (markup.text(exported), markup.html(exported), markup.doctags(exported)):
+    for text in (markup.text(exported), markup.html(exported)):
         assert "Head" not in text
         assert "17" not in text
+    tags = markup.doctags(exported)
+    assert re.search(r"<page_header>(<loc_\d+>){4}Head</page_header>", tags)
+    assert re.search(r"<page_footer>(<loc_\d+>){4}17</page_footer>\n<page_break>", tags)
 
 
 def test_headings_of_the_first_level_are_titles_and_others_count_from_one() -> None:
