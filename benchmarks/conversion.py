@@ -124,7 +124,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _install(names: Iterable[str]) -> dict[str, str]:
-    """Install these rivals; return the reasons of those that are absent, by name."""
+    """Install these rivals; return the reason for each rival that stays absent, by name."""
 
     def reason(name: str) -> str:
         try:

@@ -119,7 +119,7 @@ class _Tree:
                 box, height = prov[0]["bbox"], self.pages[str(prov[0]["page_no"])]["size"]["height"]
                 label = "page_header" if box["t"] + box["b"] < height else "page_footer"
                 self._add("texts", parent, label, prov, **words, content_layer="furniture")
-            case "formula":  # Docling's text of a formula is LaTeX, and empty if nobody has read it.
+            case "formula":  # Docling's text of a formula is LaTeX, which we do not have.
                 orig = " ".join(filter(None, (text.replace("\n", " "), block.get("number"))))
                 self._add("texts", parent, "formula", prov, orig=orig, text="")
             case "code":

@@ -179,7 +179,7 @@ def _is_in_list(groups: Sequence[Group], index: int) -> bool:
 
 
 def _is_byline(groups: Sequence[Group], index: int) -> bool:
-    """Whether the group is a name, an institute or a date: plain, and centred like all that is above it, below a much
+    """Whether the group is a name, an institute or a date: plain, and centred like all groups above it, below a much
     larger title."""
     group, title = groups[index], groups[0]
     if not 0 < index <= _MAX_BYLINES or title.size < _TITLE_SIZE * group.size or number_depth(group.text):

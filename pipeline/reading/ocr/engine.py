@@ -29,8 +29,8 @@ that makes them as high as the second: at 8 pixels, neighbouring lines merge."""
 _LOWEST = 10
 """One line in this many decides whether lines are low."""
 _NARROWEST_PX = 192
-"""Each piece is read as wide as it is, or this wide if it is narrower: narrower pieces lose their first sign. The
-engine's own 320 pixels, and batches as wide as their widest piece, take half as long again without a better reading."""
+"""The engine reads each piece in its own width, or this wide if it is narrower: narrower pieces lose their first sign.
+Its own 320 pixels, and batches as wide as their widest piece, take half as long again without a better reading."""
 _STEP = 32
 """The detector's pictures have multiples of this many pixels a side."""
 _GROWTH, _SMALL_GROWTH = 1.6, 1.1
