@@ -23,13 +23,13 @@ class Links:
     def __init__(self, page: Page) -> None:
         self._by_height: defaultdict[int, list[tuple[Box, str]]] = defaultdict(list)
         for box, url in _links(page):
-            first, last = (int(max(-1e6, min(y, 1e6)) // _BUCKET) for y in (box[1], box[3]))
+            first, last = _bucket(box[1]), _bucket(box[3])
             for bucket in range(first, min(last, first + 100) + 1):
                 self._by_height[bucket].append((box, url))
 
     def are_near(self, y: float) -> bool:
         """Whether a link may lie at this height."""
-        return bool(self._by_height) and int(max(-1e6, min(y, 1e6)) // _BUCKET) in self._by_height
+        return bool(self._by_height) and _bucket(y) in self._by_height
 
     def on(self, words: list[Word]) -> list[Word]:
         """Return the words; a word whose middle lies on a link has the link's address in its style."""
@@ -38,10 +38,14 @@ class Links:
         linked = []
         for word in words:
             x, y = (word.left + word.right) / 2, (word.top + word.bottom) / 2
-            near = self._by_height.get(int(max(-1e6, min(y, 1e6)) // _BUCKET), ())
+            near = self._by_height.get(_bucket(y), ())
             url = next((url for box, url in near if box[0] <= x <= box[2] and box[1] <= y <= box[3]), "")
             linked.append(word._replace(style=word.style._replace(link=url)) if url else word)
         return linked
+
+
+def _bucket(y: float) -> int:
+    return int(max(-1e6, min(y, 1e6)) // _BUCKET)
 
 
 def _links(page: Page) -> Iterator[tuple[Box, str]]:
