@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pipeline.reading.layout import headings, lists
-from pipeline.reading.layout.model import Block, Code, Heading, Line, ListItem, Paragraph, Quote, around
+from pipeline.reading.layout.model import Block, Box, Code, Heading, Line, ListItem, Paragraph, Quote, around
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import DocumentProfile
 from pipeline.reading.layout.rows import Row
@@ -20,11 +20,13 @@ _PAGE_GAP = 3.0  # text sizes at least from a title in the contents to its page
 
 
 class Criteria(NamedTuple):
-    """What classification uses besides a block's rows; `page_size`: the size of most of the page's text, or 0."""
+    """What classification uses besides a block's rows; `page_size`: the size of most of the page's text, or 0;
+    `titles`: where a layout model sees titles."""
 
     profile: DocumentProfile
     recognised: bool
     page_size: float = 0.0
+    titles: tuple[Box, ...] = ()
 
 
 class Classifier:
@@ -95,6 +97,7 @@ class Classifier:
                 self._criteria.profile,
                 recognised=self._criteria.recognised,
                 page_size=self._criteria.page_size,
+                titles=self._criteria.titles,
             )
         )
         if heading:

@@ -1,10 +1,10 @@
 """Find headings by size, weight and numbering; the document's profile decides their levels."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.reading.layout import looks
-from pipeline.reading.layout.model import Block, Heading, Run, around, plain
+from pipeline.reading.layout.model import Block, Box, Heading, Run, around, holds, plain
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, style_key
 from pipeline.reading.layout.text import ITEM, has_leader, number_depth
@@ -13,6 +13,8 @@ LARGER = 1.12
 """The least size of a heading that is not bold, in sizes of the running text."""
 
 _CAPITALS_LEVEL = 2
+_TITLE_SIZE = 0.9
+_LOWEST_TITLE = 4
 _MAX_CHARS = 200
 _MAX_ROWS = 4
 _MAX_NUMBERED = 80
@@ -56,11 +58,14 @@ _ADDRESS = re.compile(r"<?(?:(?:https?://|www\.)\S+|\S+@[\w-]+\.[\w.-]+)>?", re.
 _DASHES = ("-", "—", "–")
 
 
-def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
+def heading(
+    group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float, titles: Sequence[Box] = ()
+) -> Heading | None:
     """Return the group as a heading with its level, or None if it is none. `recognised`: its sizes come from a picture
     and vary by chance.
 
-    `page_size`: the size of most of the page's text, 0 if the page has little text.
+    `page_size`: the size of most of the page's text, 0 if the page has little text. `titles`: where a layout model sees
+    titles; in recognised text, whose weight is unknown, they are headings in the size of the text, too.
     """
     if not _may_be_heading(group):
         return None
@@ -80,6 +85,8 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     level = _level(size, profile, bold=bold)
     if recognised and (level is None or size < RECOGNISED_LARGER * profile.body_size):
         level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
+        if level is None and size >= _TITLE_SIZE * profile.body_size and _is_within(group, titles):
+            level = min(_LOWEST_TITLE, max(profile.headings.values(), default=1) + 1)
     if level is None:
         return None
     return Heading(
@@ -143,6 +150,13 @@ def _may_be_heading(group: Group) -> bool:
     item = ITEM.match(text)
     bulleted = item is not None and not item["marker"][0].isdigit()
     return not (bulleted or text.startswith(_DASHES) or has_leader(text))
+
+
+def _is_within(group: Group, boxes: Sequence[Box]) -> bool:
+    """Whether all rows of the group, which does not go on from a line above, are in one of the boxes."""
+    return not group.text[:1].islower() and any(
+        all(holds(box, cell) for row in group.rows for cell in row.cells) for box in boxes
+    )
 
 
 def _is_bold_with_code(group: Group) -> bool:

@@ -53,6 +53,7 @@ _MAX_LINES = 20_000
 """With more lines of one direction, the search for tables and columns is skipped."""
 
 _MIN_TEXT_LINES = 6
+_MIN_TITLED_LINES, _SURE_TITLE = 10, 0.5  # The layout model takes a short letter's lines for titles.
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
@@ -134,7 +135,9 @@ def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures:
     leftwards = mirror.is_leftward(lines)
     mirrored = mirror.mirrored(content, leftwards=leftwards)
     placed = mirror.restored(drawn_figures, content, leftwards=leftwards)  # Mirroring is its own inverse.
-    assembly = Assembly(mirrored, Criteria(known, recognised, _page_size(lines)))
+    seen = regions.of_kind(mirrored.regions, "title") if len(lines) >= _MIN_TITLED_LINES else []
+    titles = tuple(region.box for region in seen if region.score >= _SURE_TITLE)
+    assembly = Assembly(mirrored, Criteria(known, recognised, _page_size(lines), titles))
     if len(lines) > _MAX_LINES:
         blocks = assembly.blocks([[*mirrored.lines, *placed]])
     else:

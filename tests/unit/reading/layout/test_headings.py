@@ -1,8 +1,10 @@
 """Which lines are headings. tests/unit/reading/layout/test_profile.py has the levels of a document."""
 
+from dataclasses import replace
+
 import pytest
 
-from pipeline.reading.layout.model import PLAIN
+from pipeline.reading.layout.model import PLAIN, Line, Region
 from pipeline.reading.layout.page import convert, render
 from tests.support.layout import BOLD, column, line, page, prose
 
@@ -93,3 +95,16 @@ def test_a_chapters_label_and_its_title_are_one_heading(labels):
     assert headings(*lines, *prose("text", 30, top=200)) == [f"# {' '.join(labels)} The Art of Tests"]
     alone = column(labels, 50, top=60, size=18, style=BOLD, pitch=40)
     assert headings(*alone, *prose("text", 30, top=200)) == [f"# {' '.join(labels)}"]
+
+
+def recognised(text, top):
+    return Line(text, 50, top, 50 + 5 * len(text), top + 10, 10)
+
+
+def test_a_recognised_line_in_the_size_of_the_text_is_a_heading_if_the_layout_model_sees_a_title():
+    text = [recognised(f"Line number {n} of a text which goes on and", 130 + 12 * n) for n in range(12)]
+    title = recognised("The first night at sea", 100)
+    content = page(title, *text)
+    seen = [Region("title", (45, 95, 300, 115), score) for score in (0.9, 0.4)]
+    assert render(convert(replace(content, regions=(seen[0],)))).startswith("## The first night at sea\n\nLine")
+    assert "#" not in render(convert(replace(content, regions=(seen[1],))))
