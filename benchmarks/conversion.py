@@ -14,21 +14,19 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pypdfium2
 
-from benchmarks import converters, expected, rivals, speed, unseen
+from benchmarks import converters, expected, recognition, rivals, speed, unseen
 from benchmarks.assertions import KINDS, OWN, WHOLE_DOCUMENT, Assertion, load
 from benchmarks.reading import Reading
 from benchmarks.support import CORPUS, BenchmarkError, big_document, progress
@@ -97,8 +95,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     if arguments.quick:
         assertions = [each for each in assertions if each.pdf == QUICK]
     absent |= _fetch(assertions)
-    recognised_s: list[float] = []
-    texts = _texts([name for name in chosen if name in converters.available()], assertions, recognised_s)
+    texts = _texts([name for name in chosen if name in converters.available()], assertions)
     outcome = {name: [_check(each, readings) for each in assertions] for name, readings in texts.items()}
     print("\n".join(_table(assertions, outcome)))
     if arguments.failures and converters.PENSTOCK in outcome:
@@ -110,16 +107,12 @@ def _measure(arguments: argparse.Namespace) -> int:
         )
     if rates := figures.get("rival_pages_per_s"):
         print("rivals on these pages: " + ", ".join(f"{name} {rate} pages/s" for name, rate in rates.items()))
-    if recognised_s:
-        print(
-            f"recognised pages of the corpus and the unseen set: {len(recognised_s)}, "
-            f"{min(recognised_s):.1f} to {max(recognised_s):.1f} s of one core"
-        )
+    if figures.get("ocr_s_per_page"):
+        print(f"recognised pages of the corpus and the unseen set: {figures['ocr_s_per_page']:g} s of one core")
     for name, reason in sorted(absent.items()):
         print(f"absent: {name}: {reason}")
     sys.stderr.write(f"{time.monotonic() - started:.0f} s in all\n")
-    ocr_s = round(statistics.median(recognised_s), 2) if recognised_s else None
-    print(json.dumps({**_counts(assertions, outcome), "ocr_s_per_page": ocr_s, **figures}))
+    print(json.dumps({**_counts(assertions, outcome), **figures}))
     return 0 if outcome.keys() == set(chosen) and not absent else 1
 
 
@@ -181,9 +174,8 @@ def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:
     )
 
 
-def _texts(names: Sequence[str], assertions: Iterable[Assertion], recognised_s: list[float]) -> dict[str, Readings]:
-    """Convert each page and each whole document of an assertion with each converter. Extend `recognised_s` with
-    Penstock's processor seconds for each recognised page, without those of the third set.
+def _texts(names: Sequence[str], assertions: Iterable[Assertion]) -> dict[str, Readings]:
+    """Convert each page and each whole document of an assertion with each converter.
 
     A process per core takes one document at a time and converts its pages one by one."""
     pages: dict[str, set[int]] = defaultdict(set)
@@ -199,13 +191,12 @@ def _texts(names: Sequence[str], assertions: Iterable[Assertion], recognised_s: 
             took_s = 0.0
             for pdf in order:
                 try:
-                    texts, job_s, pages_s = jobs[name, pdf].result()
+                    texts, job_s = jobs[name, pdf].result()
                 except Exception as error:  # noqa: BLE001 - of any library; its pages count as failed
                     progress(f"{name} fails on {pdf}: {error!r}")
                     continue
                 readings[name] |= {(pdf, number): Reading(text) for number, text in texts.items()}
                 took_s += job_s
-                recognised_s += [] if pdf.startswith(f"{unseen.THIRD}/") else pages_s
             progress(f"{name}: {took_s:.1f} s of one core")
     return readings
 
@@ -221,17 +212,13 @@ def _source(pdf: str) -> Path | None:
     raise BenchmarkError(f"{source} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
 
 
-def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float, list[float]]:
-    """Convert these pages in a process of its own; return (texts by page, seconds, processor seconds of each page that
-    Penstock recognised)."""
-    started, clock = time.monotonic(), converters.RecognitionClock()
+def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float]:
+    """Convert these pages in a process of its own; return (texts by page, seconds)."""
+    started = time.monotonic()
     whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
-    convert = converters.available()[name]
-    if name == converters.PENSTOCK:
-        convert = partial(converters.penstock, read=clock.read)
-    texts = convert(source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
+    texts = converters.available()[name](source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
     joined = "\n\n".join(texts.get(number, "") for number in whole)
-    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - started, clock.pages_s
+    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - started
 
 
 def _count(source: Path) -> int:
@@ -285,8 +272,10 @@ def _speeds(chosen: Sequence[str], absent: Mapping[str, str], *, quick: bool) ->
         progress("pages/s")
         try:
             figures |= speed.measure_apart(big_document(), quick=quick)
+            progress("s per recognised page")
+            figures["ocr_s_per_page"] = None if quick else recognition.median_apart()
         except subprocess.SubprocessError as error:
-            raise BenchmarkError(f"pages/s: {error}") from error
+            raise BenchmarkError(f"speed: {error}") from error
     rates: dict[str, float | None] = dict.fromkeys(rivals.VERSIONS)
     for name in set(chosen) & rates.keys() - absent.keys():
         progress(f"pages/s of {name}")

@@ -3,18 +3,16 @@
 import io
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 import pypdfium2
 
 from benchmarks import rivals
 from pipeline.providers import registry
-from pipeline.providers.protocols import Answer, PageConverter, PageRef
+from pipeline.providers.protocols import PageConverter, PageRef
 from pipeline.settings import LOCAL, get_settings
 
 Converter = Callable[[Path, Iterable[int]], dict[int, str]]
@@ -23,46 +21,16 @@ PENSTOCK, MARKITDOWN, PDFIUM, EMPTY = "penstock", "markitdown", "pdfium", "empty
 NAMES = (PENSTOCK, MARKITDOWN, PDFIUM, *rivals.VERSIONS, EMPTY)
 
 
-def penstock(source: Path, numbers: Iterable[int], read: Callable[[Answer], object] = lambda _: None) -> dict[int, str]:
+def penstock(source: Path, numbers: Iterable[int]) -> dict[int, str]:
     """Convert with our local converter as the workers do: the survey of the split stage, then page by page."""
-    return page_by_page(registry.page_converter(get_settings(), LOCAL), source, numbers, read)
+    return page_by_page(registry.page_converter(get_settings(), LOCAL), source, numbers)
 
 
-class RecognitionClock:
-    """Measures each recognised page, for `penstock`: the processor seconds of this process and all its children."""
-
-    def __init__(self) -> None:
-        self.pages_s: list[float] = []
-        self._spent_s = _processor_s()
-
-    def read(self, answer: Answer) -> None:
-        spent_s = _processor_s()
-        if answer.layout and "confidence" in answer.layout:
-            self.pages_s.append(spent_s - self._spent_s)
-        self._spent_s = spent_s
-
-
-def _processor_s() -> float:
-    spent_s = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            spent_s += times.user + times.system + times.children_user + times.children_system
-    return spent_s
-
-
-def page_by_page(
-    converter: PageConverter, source: Path, numbers: Iterable[int], read: Callable[[Answer], object] = lambda _: None
-) -> dict[int, str]:
-    """`read` gets the answer for each page at once."""
-    texts, wanted = {}, list(numbers)
+def page_by_page(converter: PageConverter, source: Path, numbers: Iterable[int]) -> dict[int, str]:
+    wanted = list(numbers)
     survey = converter.survey(source, wanted, lambda: None)
     with converter.open(source, survey) as reader:
-        for number in wanted:
-            answer = reader.convert(PageRef(source, number))
-            texts[number] = answer.text
-            read(answer)
-    return texts
+        return {number: reader.convert(PageRef(source, number)).text for number in wanted}
 
 
 def pdfium(source: Path, numbers: Iterable[int]) -> dict[int, str]:

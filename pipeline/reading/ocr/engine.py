@@ -5,6 +5,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image, ImageDraw
@@ -18,6 +19,9 @@ Point = tuple[float, float]
 Quad = tuple[Point, Point, Point, Point]
 """Corners in pixels, clockwise from the top left: of the picture when located, of the text itself when read."""
 
+_MODELS = Path(__file__).parent / "models"
+"""RapidOCR's own models in 8-bit integers (`deploy/smaller_models.py`): they search three times as fast, and read one
+and a half times as fast."""
 _SEARCHED_SIDE_PX = 640
 """The shorter side of the picture that is searched first. Text of 10 points on A4 is found as well as at twice the
 side, in a fifth of the time."""
@@ -65,6 +69,8 @@ class Engine:
                 "Global.use_cls": False,  # It would turn upright lines.
                 "Global.max_side_len": MAX_SIDE_PX,
                 "Det.limit_side_len": 32,  # `locate` chooses the size.
+                "Det.model_path": str(_MODELS / "PP-OCRv6_det_small_int8.onnx"),
+                "Rec.model_path": str(_MODELS / "PP-OCRv6_rec_small_int8.onnx"),
                 "Rec.rec_batch_num": 1,
                 "Rec.rec_img_shape": [3, 48, _NARROWEST_PX],
                 "EngineConfig.onnxruntime.intra_op_num_threads": max(1, min(threads, os.cpu_count() or 1)),

@@ -1,8 +1,11 @@
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
+import onnxruntime
 import psutil
 import pytest
+import rapidocr
 from PIL import Image, ImageDraw, ImageFont
 
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -254,3 +257,13 @@ def test_a_picture_without_text_is_doubtful_if_it_is_printed(tmp_path, monkeypat
         with conversion.open_source(tmp_path / name, Options()) as source:
             page = source.convert(1)
         assert (page.text, is_doubtful(page.text, page.layout.get("confidence"))) == ("", doubtful)
+
+
+def test_the_shipped_model_reads_the_signs_that_the_wheel_reads():
+    def signs(path: Path) -> str:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return session.get_modelmeta().custom_metadata_map["character"]
+
+    theirs = Path(rapidocr.__file__).parent / "models" / "PP-OCRv6_rec_small.onnx"
+    ours = Path(engine_module.__file__).parent / "models" / "PP-OCRv6_rec_small_int8.onnx"
+    assert signs(ours) == signs(theirs), "run deploy/smaller_models.py"
