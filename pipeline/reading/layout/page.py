@@ -40,6 +40,7 @@ __all__ = [
     "PageContent",
     "PageFacts",
     "as_dicts",
+    "blocks",
     "cleaned",
     "convert",
     "document_profile",
@@ -70,7 +71,12 @@ def convert(
     """Return the page's blocks in reading order, with furniture first and last; none of the lines is furniture if
     `keep_furniture`. Without a `document` profile, the page makes its own."""
     content = cleaned(content, document)
-    known = profile_for(content, document)
+    return blocks(content, profile_for(content, document), keep_furniture=keep_furniture)
+
+
+def blocks(content: PageContent, known: DocumentProfile, *, keep_furniture: bool = False) -> list[Block]:
+    """Return what `convert` returns. `content`: the page as `cleaned` returns it; `known`: its profile, from
+    `profile_for`."""
     lines, away = (list(content.lines), []) if keep_furniture else furniture.split(content, known)
     lines, furigana = (lines, []) if keep_furniture else ruby.split(lines)
     drawn = figures.find(content, lines, known.body_size)
@@ -79,17 +85,17 @@ def convert(
     by_angle: dict[int, list[Line]] = {0: []} if placed else {}
     for line in displayed.lines:
         by_angle.setdefault(line.angle, []).append(line)
-    blocks: list[Block] = []
+    found: list[Block] = []
     characters = {angle: sum(len(line.text) for line in lines) for angle, lines in by_angle.items()}
     # Text that runs up a margin would cut through the lines beside it, so it comes after most of the page.
     for angle in sorted(by_angle, key=lambda angle: -characters[angle] * (1.0 if angle >= 0 else 0.001)):
         part = replace(content, lines=tuple(by_angle[angle]))
         # A stamp in the margin is not a heading beside the page's own text, however large.
-        judged_by = replace(known, headings={}) if blocks else known
+        judged_by = replace(known, headings={}) if found else known
         upright = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else placed)
-        blocks += rotation.restored(upright, angle, content)
+        found += rotation.restored(upright, angle, content)
     above, below = furniture.blocks([*away, *furigana], content.height)
-    return [*above, *blocks, *(Picture(box) for box in content.pictures), *below]
+    return [*above, *found, *(Picture(box) for box in content.pictures), *below]
 
 
 def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
@@ -139,10 +145,10 @@ def _upright_blocks(content: PageContent, known: DocumentProfile, drawn_figures:
     titles = tuple(region.box for region in seen if region.score >= _SURE_TITLE)
     assembly = Assembly(mirrored, Criteria(known, recognised, _page_size(lines), titles))
     if len(lines) > _MAX_LINES:
-        blocks = assembly.blocks([[*mirrored.lines, *placed]])
+        order: Sequence[Sequence[boxes.Item | boxes.Frame]] = [[*mirrored.lines, *placed]]
     else:
-        blocks = assembly.blocks(reading_order(items(mirrored, placed), mirrored.regions, mirrored.rules))
-    return mirror.restored(blocks, content, leftwards=leftwards)
+        order = reading_order(items(mirrored, placed), mirrored.regions, mirrored.rules)
+    return mirror.restored(assembly.blocks(order), content, leftwards=leftwards)
 
 
 def items(content: PageContent, drawn_figures: Iterable[Picture] = ()) -> list[boxes.Item | boxes.Frame]:

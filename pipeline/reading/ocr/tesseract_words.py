@@ -35,13 +35,14 @@ _KNOWN = 0.8
 
 def improved(reading: Reading, picture: Image.Image, folder: Path) -> Reading:
     """Return the reading improved by Tesseract's words, if `second_opinion.read` has put them in this folder. Otherwise
-    return it unchanged; if the reading is doubtful, put the picture into the folder for Tesseract, without the lines
-    that are sure if the page is Latin; else the picture to find the script in, too."""
+    return it unchanged; if the reading is doubtful, put the picture into the folder, made if missing, for Tesseract,
+    without the lines that are sure if the page is Latin; else the picture to find the script in, too."""
     try:
         with (folder / WORDS).open(encoding="utf-8", errors="replace", newline="\n") as file:
             table = file.read(_MAX_BYTES)
     except FileNotFoundError:
         if reading.confidence is not None and reading.confidence < DOUBTFUL:
+            folder.mkdir(mode=0o700, exist_ok=True)
             grey = picture.convert("L")
             # In a script that recognition does not know, it may be sure of a line and have read only its numbers.
             latin = _is_latin(reading)

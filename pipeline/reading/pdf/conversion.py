@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, NamedTuple, Protocol
 
 from PIL import Image
 
@@ -25,15 +24,15 @@ from pipeline.reading.layout.page import Block, DocumentProfile, Line, PageConte
 from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_rules, recognition, tesseract_words
 from pipeline.reading.ocr.combination import combined
 from pipeline.reading.ocr.rendition import MAX_WORDS, Rendition
-from pipeline.reading.pdf import drawings, pdfium, pictures, text_layer
+from pipeline.reading.pdf import pdfium, pictures, text_layer
 from pipeline.reading.pdf.pages import ConvertedPage, Options
+from pipeline.reading.pdf.surveyed import TEXT_PARTS, Contents, Surveyed
 from pipeline.reading.pdf.text_layer import TextLayer
 
 REVISION = 4
 """Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32
-_MAX_KEPT_BYTES = 10_000_000
 _PICTURE_DPI = 150
 _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
@@ -41,7 +40,6 @@ _STRETCH = 8
 _POOR = 0.3
 _EDGE = 0.05
 _DRAWING_PARTS = 12  # One part of a page's time draws the page for the layout model.
-_TEXT_PARTS = 3  # One part of a page's time reads its text layer; recognition takes longer.
 
 
 class PageSource(Protocol):
@@ -99,60 +97,13 @@ def _facts(
             return
         with suppress(UnitError):
             with document.page(number) as page:
-                read = _Contents.of(page, options)
+                read = Contents.of(page, options)
             _SURVEYED.keep(number, read)
             lines = tuple(read.layer.lines if read.layer.usable else ())
             yield layout.page_facts(replace(read.content, lines=lines))
 
 
-class _Contents(NamedTuple):
-    """The text layer of a page, and its size and drawings without lines."""
-
-    layer: TextLayer
-    content: PageContent
-
-    @classmethod
-    def of(cls, page: pdfium.Page, options: Options) -> Self:
-        layer = text_layer.read(page, time.monotonic() + options.page_s / _TEXT_PARTS)
-        drawn = drawings.read(page)
-        content = PageContent(*page.size, (), tuple(drawn.rules), tuple(drawn.fills))
-        return cls(layer, replace(content, shapes=tuple(drawn.shapes), images=tuple(drawn.images)))
-
-
-class _Surveyed:
-    """The first pages of the document that this process surveyed last, which it then need not read again. Pickled, a
-    page takes a fifth of the memory. Each page is given away once."""
-
-    def __init__(self) -> None:
-        self._file: tuple[Path, int, int, int] | None = None
-        self._pages: dict[int, bytes] = {}
-        self._bytes = 0
-
-    def start(self, source: Path) -> None:
-        self._file, self._pages, self._bytes = _identity(source), {}, 0
-
-    def keep(self, number: int, contents: _Contents) -> None:
-        if contents.layer.usable and self._bytes < _MAX_KEPT_BYTES:
-            self._pages[number] = pickle.dumps(contents, pickle.HIGHEST_PROTOCOL)
-            self._bytes += len(self._pages[number])
-
-    def take(self, source: Path, number: int) -> _Contents | None:
-        """Return the page with this number; None if it is not kept or the file is another one."""
-        if self._file is None or self._file != _identity(source):
-            return None
-        kept = self._pages.pop(number, None)
-        return None if kept is None else cast("_Contents", pickle.loads(kept))  # noqa: S301  (this process pickled it)
-
-
-_SURVEYED = _Surveyed()
-
-
-def _identity(source: Path) -> tuple[Path, int, int, int] | None:
-    try:
-        facts = source.stat()
-    except OSError:
-        return None
-    return source, facts.st_ino, facts.st_size, facts.st_mtime_ns
+_SURVEYED = Surveyed()
 
 
 @contextmanager
@@ -242,9 +193,7 @@ class _PdfSource:
         layer, views, content = self._inspect(number, image)
         read = self._text(layer, views, second)
         content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
-        content = self._with_regions(content, layer, views, number)
-        blocks_of = layout.convert if layer.usable else orientation.blocks
-        blocks = _as_wanted(blocks_of(content, self._profile), self._options)
+        blocks = _as_wanted(self._blocks(content, layer, views, number), self._options)
         facts = _recognised(blocks, read, content.height, whole=not layer.usable)
         if picture_folder is not None:
             formulas = [block.box for block in blocks if isinstance(block, Formula)]
@@ -256,7 +205,7 @@ class _PdfSource:
             width, height = page.size
             scale = rendition.scale(width, height, max_pixels, is_drawn=True)
             picture = page.render(72 * scale, max_pixels)
-            layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
+            layer = text_layer.read(page, time.monotonic() + self._options.page_s / TEXT_PARTS)
         words = [word for line in layer.lines for word in line.text.split()] if layer.usable else []
         size = rendition.fitted(*picture.size, max_pixels)
         picture = picture if picture.size == size else picture.resize(size)
@@ -269,7 +218,7 @@ class _PdfSource:
         if known and not self._options.pictures:
             return known.layer, [], known.content
         with self._document.page(number) as page:
-            layer, content = known or _Contents.of(page, self._options)
+            layer, content = known or Contents.of(page, self._options)
             width, height = page.size
             if layer.usable:
                 boxes = pictures.worth_reading(page, layer.lines) if self._options.pictures else []
@@ -284,11 +233,9 @@ class _PdfSource:
                 views.append(_View(picture, box[0], box[1], (box[2] - box[0]) / picture.width))
             return layer, views, content
 
-    def _with_regions(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> PageContent:
-        """Return the page with the layout model's regions; unchanged if the model is not needed or fails. Raises
-        `UnitError` if the options require the model and it fails."""
-        if not content.lines or not _needs_model(content, self._profile, self._options, recognised=not layer.usable):
-            return content
+    def _blocks(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> list[Block]:
+        """Return the page's blocks; the layout model looks at the page if that may change them. Raises `UnitError` if
+        the options require the model and it fails."""
 
         def picture() -> Image.Image:
             if views and not layer.usable:
@@ -296,7 +243,14 @@ class _PdfSource:
             with self._document.page(number) as page:
                 return page.sketch(_PICTURE_DPI, layout_model.PIXELS, self._options.page_s / _DRAWING_PARTS)
 
-        return _with_seen_regions(content, picture, self._options)
+        if not layer.usable:
+            return orientation.blocks(_with_seen_regions(content, picture, self._options), self._profile)
+        page = layout.cleaned(content, self._profile)
+        known = layout.profile_for(page, self._profile)
+        choice = self._options.layout
+        if choice == "model" or (choice == "auto" and wants_regions(page, known)):
+            page = layout.cleaned(_with_seen_regions(content, picture, self._options), self._profile)
+        return layout.blocks(page, known)
 
     def _text(self, layer: TextLayer, views: Sequence[_View], second: Path | None) -> recognition.Reading:
         readings = [self._read(view, None if layer.usable else second) for view in views]
@@ -366,8 +320,7 @@ class _PictureSource:
             self._last = (number, image), read
         read = _doubted(tesseract_words.improved(read, picture, second) if second else read, picture)
         content = PageContent(picture.width, picture.height, tuple(read.lines), read.rules)
-        if read.lines and _needs_model(content, None, self._options, recognised=True):
-            content = _with_seen_regions(content, lambda: picture, self._options)
+        content = _with_seen_regions(content, lambda: picture, self._options)
         blocks = _as_wanted(orientation.blocks(content, None), self._options)
         return _converted(content, blocks, number, "px", read, _recognised(blocks, read, content.height, whole=True))
 
@@ -389,20 +342,11 @@ def _doubted(reading: recognition.Reading, picture: Image.Image) -> recognition.
     return reading._replace(confidence=0.0) if images.is_printed(inside) else reading
 
 
-def _needs_model(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:
-    """Whether the layout model should analyse the page. Layout `model`: yes; `geometry`: no; `auto`: if the text is
-    recognised, or a text layer leaves the layout in doubt."""
-    if options.layout == "auto" and not recognised:
-        content = layout.cleaned(content, profile)
-        return wants_regions(content, layout.profile_for(content, profile))
-    return options.layout != "geometry"
-
-
 def _with_seen_regions(content: PageContent, picture: Callable[[], Image.Image], options: Options) -> PageContent:
-    """Return the page with the layout model's regions; unchanged if the model fails.
-
-    Raises `UnitError` instead if the options require the model.
-    """
+    """Return the page with the layout model's regions; unchanged without lines or if the model fails or the options
+    exclude it. Raises `UnitError` instead if the options require the model and it fails."""
+    if not content.lines or options.layout == "geometry":
+        return content
     try:
         return replace(content, regions=layout_model.regions(picture(), content, options.threads))
     except UnitError:

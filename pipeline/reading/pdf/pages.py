@@ -1,10 +1,11 @@
 """Survey, convert and render the pages of one document, which a child process keeps open."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
@@ -119,23 +120,25 @@ class Pages:
         that. Raises `UnitError`: permanent if the file or page is missing, damaged or too much for the child; transient
         if no child starts or recognition fails.
         """
+        # The child makes the folder, for a doubtful page: making and removing one can take as long as reading a page.
+        scratch = self._scratch if self._scratch and self._scratch.is_dir() else Path(gettempdir())
+        folder = scratch.absolute() / f"penstock-page-{uuid4().hex}" if self._second_opinion else None
         task = {
             "task": "convert",
             "page": number,
             "image": image and str(image.absolute()),
             "pictures": picture_folder and str(picture_folder.absolute()),
-            "second": None,
+            "second": folder and str(folder),
         }
-        if not self._second_opinion:
-            return _page(self._ask(task))
-        scratch = self._scratch if self._scratch and self._scratch.is_dir() else None
-        with TemporaryDirectory(prefix="penstock-page-", dir=scratch) as folder:
-            task["second"] = folder
+        try:
             answer = self._ask(task)
-            asked = (Path(folder) / DOUBTFUL_LINES).exists()
-            if asked and second_opinion.read(Path(folder), self._limits, lambda: True):
+            asked = folder is not None and (folder / DOUBTFUL_LINES).exists()
+            if folder and asked and second_opinion.read(folder, self._limits, lambda: True):
                 answer = self._ask(task)
-            return _page(answer)
+        finally:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
+        return ConvertedPage(str(answer["text"]), dict(answer["layout"]))
 
     def render(
         self,
@@ -171,10 +174,6 @@ class Pages:
             self._session.ask(self._opening, "the document", self._limits, wanted)
         message = f"The processes that read {name} were killed; look at this machine's memory."
         raise UnitError(message, code="reader_killed")
-
-
-def _page(answer: Mapping[str, Any]) -> ConvertedPage:
-    return ConvertedPage(str(answer["text"]), dict(answer["layout"]))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

@@ -1,0 +1,79 @@
+"""The pages of the document that this process surveyed last, kept so that their conversion need not read them again."""
+
+import pickle
+import time
+from itertools import starmap
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from pipeline.reading.layout.model import Line, PageContent, Span
+from pipeline.reading.pdf import drawings, text_layer
+from pipeline.reading.pdf.pages import Options
+from pipeline.reading.pdf.pdfium import Page
+from pipeline.reading.pdf.text_layer import TextLayer
+
+TEXT_PARTS = 3
+"""One part of a page's time reads its text layer; recognition takes longer."""
+
+_MAX_KEPT_BYTES = 10_000_000
+
+
+class Contents(NamedTuple):
+    """The text layer of a page, and its size and drawings without lines."""
+
+    layer: TextLayer
+    content: PageContent
+
+    @classmethod
+    def of(cls, page: Page, options: Options) -> Self:
+        layer = text_layer.read(page, time.monotonic() + options.page_s / TEXT_PARTS)
+        drawn = drawings.read(page)
+        shapes, images = tuple(drawn.shapes), tuple(drawn.images)
+        return cls(
+            layer, PageContent(*page.size, (), tuple(drawn.rules), tuple(drawn.fills), shapes=shapes, images=images)
+        )
+
+
+class Surveyed:
+    """Keeps the first pages, and gives each of them away once. Packed, a page takes a fifth of the memory."""
+
+    def __init__(self) -> None:
+        self._file: tuple[Path, int, int, int] | None = None
+        self._pages: dict[int, bytes] = {}
+        self._bytes = 0
+
+    def start(self, source: Path) -> None:
+        self._file, self._pages, self._bytes = _identity(source), {}, 0
+
+    def keep(self, number: int, contents: Contents) -> None:
+        if contents.layer.usable and self._bytes < _MAX_KEPT_BYTES:
+            self._pages[number] = _packed(contents)
+            self._bytes += len(self._pages[number])
+
+    def take(self, source: Path, number: int) -> Contents | None:
+        """Return the page with this number; None if it is not kept or the file is another one."""
+        if self._file is None or self._file != _identity(source):
+            return None
+        kept = self._pages.pop(number, None)
+        return None if kept is None else _unpacked(kept)
+
+
+def _identity(source: Path) -> tuple[Path, int, int, int] | None:
+    try:
+        facts = source.stat()
+    except OSError:
+        return None
+    return source, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def _packed(contents: Contents) -> bytes:
+    """Pickle a page with its lines and words as plain tuples, since named ones take four times as long."""
+    (lines, *rest), content = contents
+    plain = [(line[:6], [tuple(span) for span in line.spans], line[7:]) for line in lines]
+    return pickle.dumps((plain, rest, content), pickle.HIGHEST_PROTOCOL)
+
+
+def _unpacked(packed: bytes) -> Contents:
+    plain, rest, content = pickle.loads(packed)  # noqa: S301  (this process pickled it)
+    lines = [Line._make((*before, tuple(starmap(Span, words)), *after)) for before, words, after in plain]
+    return Contents(TextLayer(lines, *rest), content)
