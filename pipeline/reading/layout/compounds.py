@@ -36,8 +36,31 @@ _ENDS = (
 )
 _CLOSING, _CLOSED_ENDS = frozenset(_BEGINNINGS.split()), frozenset(_ENDS.split())
 
-_OPEN_ENDS = frozenset({"aware", "based", "centric", "driven", "friendly", "looking", "oriented", "specific"})
-"""English words that follow a hyphen, whatever precedes it."""
+# English words that precede a hyphen, unless they grow into a longer word ("high-er", "short-hand").
+_FIRSTS = (
+    "cross double eight fast fine first five four full half hard high large left long low nine open right second self"
+    " seven short single six slow small soft third three triple two well wide"
+)
+_OPEN_BEGINNINGS = frozenset(_FIRSTS.split())
+_GROWTH = re.compile(
+    "ary|ari.*|bow|brow|comings?|core|cover|cuts?|down|ed|een(th)?|en(ed|ing|s)?|er(s|ed|ing|cased?)?|eous.*|e?st|evity"
+    "|ful(ly)?|hand.*|ing(s|ton)?|ish.*|ity|itud.*|lands?|less|light(s|ed|ing)?|lists?|ly|most|ness|ning|ov.*|roads?|s"
+    "|ship.*|some|spread|spring|standing|t|teen(s|th)?|th|tones?|tons?|ty|wares?|walk|waves?|ways?|wired|wood|words?"
+    "|[dhnry]"
+)
+
+# English words that follow a hyphen, whatever word precedes it. Some also end words of one piece ("rear-ranging").
+_SECONDS = (
+    "aware based bound centric coded colored coloured compatible compliant connected controlled dependent derived"
+    " dimensional directed driven enabled encoded friendly funded generated grained guided highlighted independent"
+    " induced intensive invariant labeled labelled layered linked looking managed optimised optimized ordered oriented"
+    " owned powered processed produced proof ranging rated ready related resistant scale sensitive shaped sized"
+    " specific structured supervised supplied supported tolerant trained tuned typed valued weighted written"
+)
+_OPEN_ENDS, _SYLLABLES = frozenset(_SECONDS.split()), frozenset({"ranging", "related", "written"})
+_JOINING = "anti auto fore hyper inter micro mini multi over photo post pseudo retro semi super trans ultra under"
+_PREFIXES = frozenset(_JOINING.split())
+_ENGLISH = frozenset({"the", "of", "and"})
 
 
 class Words(NamedTuple):
@@ -87,7 +110,19 @@ class Hyphenation:
             return HARD_HYPHEN
         if whole in self._folded or whole in self._written:
             return NO_HYPHEN
-        return HARD_HYPHEN if self._is_compound(first.casefold(), second) else ""
+        if self._is_compound(first.casefold(), second) or self._is_english_compound(first.casefold(), second):
+            return HARD_HYPHEN
+        return ""
+
+    def _is_english_compound(self, first: str, second: str) -> bool:
+        """Whether English writes these two words with a hyphen."""
+        if not self._folded >= _ENGLISH or second in _CLOSED_ENDS:
+            return False
+        if first in _OPEN_BEGINNINGS:
+            return len(second) >= _MIN_PART and not _GROWTH.fullmatch(second)
+        if second not in _OPEN_ENDS or len(first) <= _MIN_PART or first in _CLOSING | _PREFIXES:
+            return False
+        return first in self._folded or (len(second) > _STEM and second not in _SYLLABLES)
 
     def _is_compound(self, first: str, second: str) -> bool:
         """Whether both parts are words or parts of compounds elsewhere, in a text that has compounds."""

@@ -172,6 +172,21 @@ def test_words_that_stand_alone_elsewhere_keep_the_hyphen_between_them():
     assert "some dual-encoder networks are, in some departments of" in markdown(*lines)
 
 
+def test_english_compounds_keep_their_hyphen_and_words_of_one_piece_do_not():
+    lines = [
+        *column(["the size of a high-", "dimensional space and a chat-", "optimized one with high-", "lights"], 50)
+    ]
+    assert markdown(*lines) == "the size of a high-dimensional space and a chat-optimized one with highlights"
+
+
+def test_an_address_that_a_line_breaks_has_no_space():
+    lines = column(["The files of all are at https://www.example.", "org/files/ and stay there."], 50)
+    assert markdown(*lines).endswith("https://www.example.org/files/ and stay there.")
+    assert markdown(*column(["All are at https://example.org/", "and stay there."], 50)).endswith(
+        "example.org/ and stay there."
+    )
+
+
 def test_hyphens_are_dropped_where_a_page_writes_no_compounds():
     lines = [*column(["A net of work is the best net-", "work of all"], 50)]
     assert "the best network of all" in markdown(*lines)
