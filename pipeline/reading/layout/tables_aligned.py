@@ -17,6 +17,11 @@ _MIN_ROWS = 3
 _MAX_ROWS = 2_000
 _MAX_PARTS = 12
 _MAX_HEAD = 4
+_PROMPTS = frozenset({"+", ">", "R>", "$", "%", "#", ">>>", "..."})
+"""Signs at the starts of lines typed into a program."""
+
+_FLUSH = 0.3  # text sizes between the starts of cells below each other
+_HEADING = 1.15  # of the text above: a heading between two tables
 _PARTIAL = 0.9  # of a table's width
 _YEAR = re.compile(r"(?:19|20)\d\d")
 _WRAPPED_FILL = 0.6  # least share of its column's width that a wrapped line fills
@@ -42,10 +47,29 @@ def split(rows: Sequence[Row], rules: Sequence[Bar] = ()) -> list[list[Row] | Ta
         first, table = _with_period(rows, first, start, end, rules) or (first, table)
         if start < first:
             parts.append(list(rows[start:first]))
-        parts.append(table)
+        parts += _sections(rows[first:end]) or [table]
         start = end
     if start < len(rows):
         parts.append(list(rows[start:]))
+    return parts
+
+
+def _sections(rows: Sequence[Row]) -> list[list[Row] | Table]:
+    """Return the tables of one set of columns, and between them the larger rows of one cell, which are their headings;
+    empty without such rows."""
+    size = median(row.size for row in rows)
+    titles = [n for n, row in enumerate(rows) if not row.is_tabular and row.size > _HEADING * size]
+    if not titles:
+        return []
+    borders = borders_of([row.cells for row in rows])
+    parts: list[list[Row] | Table] = []
+    for title, end in pairwise([-1, *titles, len(rows)]):
+        if title >= 0:
+            parts.append([rows[title]])
+        section = rows[title + 1 : end]
+        table = _table(section, borders, is_sure=True)
+        if section:
+            parts.append(table or list(section))
     return parts
 
 
@@ -72,20 +96,35 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
     titles that end before the last column. Labels with their values above a table are not part of it."""
     stretches: list[tuple[int, int]] = []
     first = last = -1
+    cells: tuple[Line, ...] = ()
+    right = max((row.right for row in rows), default=0.0)
     for index, row in enumerate(rows):
         near = first >= 0 and row.top - rows[index - 1].bottom < 2.5 * max(row.size, rows[index - 1].size)
         between = rows[last + 1 : index]
-        titles = len(between) == 2 and all(row.right < rows[last].cells[-1].left for row in between)
+        if near and last == index - 1 and _is_wrapped(row, rows[last], cells, right):
+            last = index
+            continue
+        titles = len(between) == 2 and bool(cells) and all(row.right < cells[-1].left for row in between)
         if not near or index - last > 2 + titles:
             if first >= 0:
                 stretches.append((first, last + 1))
             first = -1
         if row.is_tabular:
-            first, last = (index if first < 0 else first), index
+            first, last, cells = (index if first < 0 else first), index, row.cells
     if first >= 0:
         stretches.append((first, last + 1))
     stretches = [(first + _pairs(rows[first:end]), end) for first, end in stretches]
     return [part for first, end in stretches if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def _is_wrapped(row: Row, above: Row, cells: Sequence[Line], right: float) -> bool:
+    """Whether the row is the next line of the last of these cells, whose line so far ends with `above`: its first word
+    had no room there. `right`: the right end of all rows."""
+    level = abs(row.left - cells[-1].left) < _FLUSH * row.size
+    if len(row.cells) > 1 or not level or len(cells[-1].text) < _PROSE_CHARS:
+        return False
+    word = len(row.text.split(maxsplit=1)[0]) * (row.right - row.left) / len(row.text)
+    return row.bottom - above.bottom < _TIGHT * row.size and above.right + word + 0.5 * row.size > right
 
 
 def _pairs(rows: Sequence[Row]) -> int:
@@ -136,7 +175,11 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], head_borders: Sequence[Border] = (), rules: Sequence[Bar] = ()) -> Table | None:
+def _table(
+    rows: Sequence[Row], head_borders: Sequence[Border] = (), rules: Sequence[Bar] = (), *, is_sure: bool = False
+) -> Table | None:
+    """Return the rows as a table; None if they are not one. `is_sure`: these columns are known to be those of a
+    table."""
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2:
         return None
@@ -144,13 +187,15 @@ def _table(rows: Sequence[Row], head_borders: Sequence[Border] = (), rules: Sequ
         return None  # a list of contents
     lines = [cell for row in rows for cell in row.cells]
     borders = list(head_borders) or borders_of([row.cells for row in rows])
-    if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
+    if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2 and not is_sure):
         return None
     placed = [place(row.cells, borders) for row in rows]
     fewer = without_symbols(placed[1:], borders)
     if len(fewer) < len(borders):
         borders, placed = fewer, [place(row.cells, fewer) for row in rows]
-    if not borders or not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
+    if not borders or not looks_tabular(placed, borders, lines):
+        return None
+    if not is_sure and not _is_convincing(placed, len(borders) + 1):
         return None
     bold = len(list(takewhile(lambda row: row.is_bold, rows[:3])))
     header = _rows_of_head(placed) or (bold if not head_borders and 1 <= bold < len(rows) else 1)
@@ -201,6 +246,8 @@ def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border],
         width = edges[column + 1] - edges[column]
         fill = median((cell.lines[-1].right - cell.lines[0].left) / max(width, 1e-9) for cell in inside)
         prose += mean(map(len, texts)) > _PROSE_CHARS and fill > _PROSE_FILL
+        if column == 0 and all(text in _PROMPTS for text in texts):
+            return False
         if (
             column == 0
             and len(borders) == 1
@@ -219,7 +266,8 @@ def _is_convincing(placed: Sequence[Sequence[Placed]], columns: int) -> bool:
     if numbers >= 0.4 * len(texts):
         return True
     starts = sorted(row[1].lines[0].left for row in placed if len(row) > 1)
-    flush = sum(abs(x - starts[len(starts) // 2]) < 2 for x in starts) >= 0.7 * len(starts)
+    near = _FLUSH * placed[0][0].lines[0].size
+    flush = sum(abs(x - starts[len(starts) // 2]) < near for x in starts) >= 0.7 * len(starts)
     return len(placed) >= 4 and flush
 
 
@@ -274,7 +322,8 @@ def _continues(
     if index < header:
         return pitch < _TIGHT_HEAD * size and _continues_head(row, above)
     spanning = any(cell.first != cell.last for cell in (*row, *above))
-    if spanning or (index == header and separated is None):
+    last = len(row) == 1 and row[0].first == width - 1 > 0 and len(above[-1].lines[-1].text) > _PROSE_CHARS
+    if spanning or (index == header and separated is None and not last):
         return False
     wrapped = len(row) == 1 and row[0].first > 0 and width > 2 and row[0].lines[0].text[:1].islower()
     if pitch >= (_LOOSE if wrapped else _TIGHT) * size:

@@ -201,3 +201,40 @@ def test_bold_heads_of_two_rows_are_both_heads():
     ]
     body = cells([["a", "1.0", "2.0"], ["b", "1.5", "2.5"], ["c", "3.5", "4.5"]], [96, 196, 296], 160, 30)
     assert only_table(page(*head, *body)).header == 2
+
+
+def test_larger_headings_part_the_tables_of_a_reference_card():
+    lines = []
+    for section, top in (("Files", 100), ("Windows", 180)):
+        lines.append(line(section, 50, top, size=14))
+        for row in range(4):
+            lines += [
+                line(f"do {section.lower()} thing {row}", 50, top + 18 + 12 * row),
+                line(f"C-x {row}", 200, top + 18 + 12 * row),
+            ]
+    text = markdown(page(*lines))
+    assert [part.splitlines()[0] for part in text.split("\n\n")] == [
+        "# Files",
+        "| do files thing 0 | C-x 0 |",
+        "# Windows",
+        "| do windows thing 0 | C-x 0 |",
+    ]
+
+
+def test_the_prompts_of_typed_lines_are_no_column():
+    typed = ["fit <- model(formula,", "data = measured, subset = 1:10,", "start = NULL)"]
+    lines = [
+        part for n, text in enumerate(typed) for part in cells([[">" if n == 0 else "+", text]], [50, 80], 100 + 12 * n)
+    ]
+    assert "|" not in markdown(page(*lines))
+
+
+def test_a_wrapped_line_of_the_last_cell_belongs_to_its_table():
+    rows = [
+        ("never", "does not show the state of the machine"),
+        ("always", "shows it after every step"),
+        ("last", "shows the state of the machine only at"),
+    ]
+    lines = [part for n, row in enumerate(rows) for part in cells([row], [50, 120], 100 + 15 * n)]
+    lines.append(line("the end", 124, 142))
+    assert markdown(page(*lines)).splitlines()[-1] == "| last | shows the state of the machine only at the end |"
