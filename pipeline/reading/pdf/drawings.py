@@ -125,6 +125,15 @@ class _Reader:
             middle = (left + right) / 2
             self.rules.append(Rule(middle, top, middle, bottom))
 
+    def _add_dot(self, raw: Any, line: Box) -> None:
+        """Add a stroke that is as wide as it is long to the fills: TeX's square bullets."""
+        left, top, right, bottom = line
+        length, width = max(right - left, bottom - top), ctypes.c_float()
+        if pdfium_c.FPDFPageObj_GetStrokeWidth(raw, width) and 0.5 * length < width.value < 2 * length:
+            half = width.value / 2
+            across, along = (half, 0.0) if right == left else (0.0, half)
+            self.fills.append((left - across, top - along, right + across, bottom + along))
+
     def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> tuple[int, bool]:
         """Add stroked horizontal and vertical segments as rules, rectangles as fills, thin filled rectangles as rules.
 
@@ -139,6 +148,8 @@ class _Reader:
                     across, along = abs(ax - bx), abs(ay - by)
                     if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
                         self._add_thin((min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
+                    elif count == 2 and min(across, along) == 0:
+                        self._add_dot(raw, (min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
             if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
                 continue
             xs, ys = [x for x, _ in points], [y for _, y in points]

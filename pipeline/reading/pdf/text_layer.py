@@ -10,6 +10,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
+from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -186,5 +188,19 @@ def _with_fields(lines: list[Line], page: Page) -> list[Line]:
         # Text in the size of its neighbours, level with the box, however large that is.
         middle = (box[1] + box[3]) / 2
         sides = (box[0], middle - size / 2, box[2], middle + size / 2)
-        lines = [*kept, Line(field.text, *sides, size, (Span(field.text, box[0], box[2]),))]
+        value = Span(field.text, box[0], box[2])
+        around = next((line for line in kept if _is_amid(value, line, middle)), None)
+        if around is None:
+            lines = [*kept, Line(field.text, *sides, size, (value,))]
+        else:
+            spans = sorted((*around.spans, value), key=attrgetter("left"))
+            lines = [sub_line(line, spans) if line is around else line for line in kept]
     return lines
+
+
+def _is_amid(value: Span, line: Line, middle: float) -> bool:
+    """Whether the field, the middle of which is at this height, is in a gap between words of the line, which reads from
+    left to right."""
+    if line.angle or not line.top < middle < line.bottom or not line.left < value.left < value.right < line.right:
+        return False
+    return all(a.left <= b.left for a, b in pairwise(line.spans))

@@ -16,14 +16,29 @@ from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
 _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
 _GAP = 1.2  # text sizes; words further apart are separate pieces
+_SPACE = 0.2  # text sizes; the least space between words
 _WORD = re.compile(r"\S+")
 _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 
-_BOLD = re.compile(r"bold|black|heavy|demi|extrab|medi(?:$|[^au])|(?:^|[-,])(?:eb|b|bd)$|CMBX|bx\d", re.IGNORECASE)
+_TEX = r"^(?:cm|sf|ec|la|cs|pl)"
+_BOLD = re.compile(
+    r"bold|black|heavy|demi|extrab|medi(?:$|[^au])|(?:^|[-,])(?:eb|b|bd)$|CMBX|bx\d"
+    rf"|{_TEX}(?:b|mib|bsy|rb|b[il]|s[xo]|xc|oc|ssdc)\d",
+    re.IGNORECASE,
+)
 _ITALIC = re.compile(r"ital|obliq|slant|(?:^|[-,])it$|CMTI|CMMI|CMSL", re.IGNORECASE)
-_MONO = re.compile(r"cour|mono|consol|typewriter|CMTT|inconsolata|menlo|fixed", re.IGNORECASE)
-_REGULAR = re.compile(r"regul|roman|book|light|thin|normal", re.IGNORECASE)
+_MONO = re.compile(
+    rf"cour|mono|nimbusmon|consol|typewriter|inconsolata|menlo|monaco|fixed|{_TEX}(?:sl|it?|vt)?tt\d"
+    r"|^(?:sf|ec|la)(?:st|it|vt|tc)\d",
+    re.IGNORECASE,
+)
+_REGULAR = re.compile(
+    rf"regu|roman|book|light|thin|normal|^(?:times|helvetica|courier|symbol|nimbus|lm)|{_TEX}[a-z]{{1,5}}\d",
+    re.IGNORECASE,
+)
+"""Names of fonts in families that name their bold type, whatever weight a file claims."""
+
 _FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
 _BOLD_WEIGHT = 650
 _FILLED_AND_STROKED = 2  # the render mode with which programs imitate a bold font
@@ -238,16 +253,23 @@ class Glyphs:
     def _parts(self, text: str, start: int, end: int, first: int | None, before: Word | None) -> list[Word]:
         """Return the word `text[start:end]`, which has several text objects, cut where its style changes."""
         parts: list[Word] = []
-        begin, setting = start, self._setting(first, start)
+        begin, setting, spaced, last = start, self._setting(first, start), True, first
         for index in range(start + 1, end + 1):
             address = text_object_at(self._address, index) if index < end else 0
             other = self._setting(address, index) if index < end else None
-            if other is None or not (other is setting or other.is_like(setting)):
+            parted = address == last and setting.angle == 0 and self._is_parted(index, setting.size)
+            last = address
+            if parted or other is None or not (other is setting or other.is_like(setting)):
                 part = self._part(text, begin, index, text_object_at(self._address, begin), before)
                 if part:
-                    parts.append(part._replace(spaced=begin == start))
-                begin, setting = index, other or setting
+                    parts.append(part._replace(spaced=spaced))
+                begin, setting, spaced = index, other or setting, parted
         return parts
+
+    def _is_parted(self, index: int, size: float) -> bool:
+        """Whether a space separates the character from the one before it: PDFium overlooks some in a text object of two
+        characters, with which groff sets the end of a word and the start of the next."""
+        return self.box(index)[0] - self.box(index - 1)[2] > _SPACE * size
 
     def _part(self, text: str, start: int, end: int, address: int | None, before: Word | None) -> Word | None:
         clean = text[start:end]

@@ -1,3 +1,4 @@
+import pypdfium2.raw as pdfium_c
 import pytest
 
 from pipeline.providers.local import LocalConverter
@@ -5,7 +6,7 @@ from pipeline.providers.protocols import PageRef
 from pipeline.reading.layout.page import PageContent, convert, render
 from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer
 from pipeline.reading.pdf.pages import Options
-from pipeline.reading.pdf.words import Glyphs
+from pipeline.reading.pdf.words import Glyphs, _style
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
@@ -50,6 +51,43 @@ def test_words_have_the_style_of_their_font(page):
         "leaning": (False, True, False),
         "code": (False, False, True),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("CMR10", (False, False)),
+        ("SFBX1000", (True, False)),
+        ("SFRB1000", (True, False)),
+        ("SFST1000", (False, True)),
+        ("NimbusMonL-Regu", (False, True)),
+        ("Times-Italic", (False, False)),
+        ("Unnamed", (True, False)),
+    ],
+)
+def test_the_name_of_a_font_says_more_than_its_weight(name, marks, monkeypatch):
+    monkeypatch.setattr(pdfium_c, "FPDFFont_GetWeight", lambda _: 744)
+    monkeypatch.setattr(pdfium_c, "FPDFFont_GetFlags", lambda _: 4)
+    monkeypatch.setattr(pdfium_c, "FPDFFont_GetBaseFontName", lambda _, buffer, __: _filled(buffer, name))
+    style = _style(None)
+    assert (style.bold, style.mono) == marks
+
+
+def _filled(buffer, name):
+    buffer.value = name.encode()
+    return len(name) + 1
+
+
+def test_a_stroke_as_wide_as_long_is_a_bullet_and_not_a_rule(page):
+    _, drawn = page(b"3.4 w 100 700 m 100 703.4 l S\n0.4 w 120 700 m 120 703.4 l S\n")
+    assert drawn.fills == [pytest.approx((98.3, 96.6, 101.7, 100), abs=0.1)]
+    assert not drawn.rules
+
+
+def test_a_space_inside_a_text_object_parts_words_that_pdfium_joins(page):
+    """As groff sets text: the end of a word and the start of the next one in one text object."""
+    [line], _ = page(b"BT /F1 10 Tf 50 700 Td (t) Tj [(o) -320 (t)] TJ (he) Tj ET\n")
+    assert line.text == "to the"
 
 
 def test_words_have_their_places(page):
@@ -261,6 +299,14 @@ def test_check_boxes_are_marks_in_place_of_their_look(tmp_path):
     look = "/FT/Btn/AS{0}/V{0}/AP<</N<</Yes 6 0 R>>>>"
     assert texts_of(form(tmp_path, (700, look.format("/Yes")))) == ["Label", "Beside", "[x]"]
     assert texts_of(form(tmp_path, (700, look.format("/Off")))) == ["Label", "Beside", "[ ]"]
+
+
+def test_a_check_box_between_the_words_of_a_line_is_one_of_them(tmp_path):
+    path = form(tmp_path, (700, "/FT/Btn/AS/Off"))
+    path.write_bytes(path.read_bytes().replace(b"(Beside)", b"( Yes  )").replace(b"176 702", b"086 702"))
+    pdf = path.read_bytes().replace(b"/Rect[150", b"/Rect[082").replace(b" 170 712]", b" 088 712]")
+    path.write_bytes(pdf)
+    assert texts_of(path) == ["Label [ ] Yes"]
 
 
 def test_a_hidden_check_box_has_no_mark(tmp_path):
