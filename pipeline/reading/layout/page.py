@@ -16,6 +16,7 @@ from pipeline.reading.layout import (
     figures,
     formulas,
     furniture,
+    lists,
     mirror,
     regions,
     rotation,
@@ -77,6 +78,7 @@ def convert(
 def blocks(content: PageContent, known: DocumentProfile, *, keep_furniture: bool = False) -> list[Block]:
     """Return what `convert` returns. `content`: the page as `cleaned` returns it; `known`: its profile, from
     `profile_for`."""
+    content = replace(content, lines=lists.with_drawn_bullets(content))
     lines, away = (list(content.lines), []) if keep_furniture else furniture.split(content, known)
     lines, furigana = (lines, []) if keep_furniture else ruby.split(lines)
     drawn = figures.find(content, lines, known.body_size)

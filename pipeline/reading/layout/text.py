@@ -5,9 +5,12 @@ from collections.abc import Iterable
 
 from pipeline.reading.layout.model import HARD_HYPHEN, NO_HYPHEN, SOFT_HYPHEN
 
+DASHES = "*–—−-"
+"""A list's markers that also stand between words."""
+
 BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
 ITEM = re.compile(
-    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
+    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[{DASHES}](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
     r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"
 )
 """A list's bullet or number before text."""

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from pipeline.reading.layout.columns import reading_order
 from pipeline.reading.layout.model import SOFT_HYPHEN, Line
-from pipeline.reading.layout.page import PageContent, as_dicts, convert, to_markdown
+from pipeline.reading.layout.page import PageContent, as_dicts, convert, render, to_markdown
 from pipeline.reading.layout.rows import rows
 from pipeline.reading.layout.text import join_lines
+from tests.support import layout as styled
 
 COORDINATE = st.floats(allow_nan=True, allow_infinity=True) | st.floats(min_value=-50, max_value=900)
 SIZE = st.floats(min_value=-1, max_value=80) | st.floats()
@@ -132,6 +133,56 @@ def test_a_hanging_indent_starts_a_paragraph_where_it_ends():
         lines.append(line(f"Author {entry} and others wrote this long title", 50, 100 + 36 * entry, 400))
         lines += [line("which goes on over further lines of text", 62, 112 + 36 * entry + 12 * n, 400) for n in (0, 1)]
     assert [part[:8] for part in to_markdown(lines).split("\n\n")] == ["Author 0", "Author 1", "Author 2"]
+
+
+def test_entries_of_two_lines_with_a_hanging_indent_are_apart():
+    lines = []
+    for entry in range(3):
+        lines.append(line(f"Author {entry} wrote a title of The Great", 50, 100 + 24 * entry, 400))
+        lines.append(line("Publisher, 1984.", 62, 112 + 24 * entry, 200))
+    assert [part[:8] for part in to_markdown(lines).split("\n\n")] == ["Author 0", "Author 1", "Author 2"]
+
+
+def test_a_list_between_paragraphs_does_not_cut_their_indented_first_lines():
+    def paragraph(top):
+        first = line("A paragraph of three lines has an indented", 65, top, 400)
+        return [first, *column(["first line and goes on at the left for the", "rest of its text."], 50, top + 12, 400)]
+
+    items = []
+    for top in (140, 164):
+        items += [line("— An item that is longer than one line goes", 60, top, 400)]
+        items += [line("on beside its dash.", 72, top + 12, 200)]
+    parts = to_markdown(paragraph(100) + items + paragraph(198)).split("\n\n")
+    assert parts == [
+        "A paragraph of three lines has an indented first line and goes on at the left for the rest of its text.",
+        "\n".join(["- An item that is longer than one line goes on beside its dash."] * 2),
+        "A paragraph of three lines has an indented first line and goes on at the left for the rest of its text.",
+    ]
+
+
+def test_direct_speech_that_begins_with_a_dash_is_no_item():
+    lines = [line("— Come in, he said to the man who stood there", 65, 100, 400), line("at the door.", 50, 112, 200)]
+    assert to_markdown(lines) == "— Come in, he said to the man who stood there at the door."
+
+
+def test_a_definition_goes_on_below_its_first_line():
+    lines = [line("-c", 50, 100), line("Read the commands from the first argument of the", 100, 100, 400)]
+    lines += column(["program, which is not an option, and run them", "one by one."], 100, 112, right=400)
+    assert to_markdown(lines) == (
+        "-c Read the commands from the first argument of the program, which is not an option, and run them one by one."
+    )
+
+
+def test_a_last_line_of_code_stays_in_its_sentence():
+    lines = [*styled.prose("body", 3), styled.line("name", 50, 136, style=styled.MONO)]
+    assert render(convert(styled.page(*lines))).endswith("which goes on and `name`")
+
+
+def test_bullets_that_are_drawings_mark_items():
+    lines = styled.column(["Observe the voltage", "Turn the cell round"], 60, size=10, pitch=20)
+    bullets = [(50, top, 53.4, top + 3.4) for top in (103.5, 123.5)]
+    assert render(convert(styled.page(*lines, fills=bullets))) == "- Observe the voltage\n- Turn the cell round"
+    assert "- " not in render(convert(styled.page(*lines, fills=bullets[:1])))
 
 
 def test_items_of_a_list_are_apart():
