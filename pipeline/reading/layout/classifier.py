@@ -86,6 +86,8 @@ class Classifier:
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4 or _is_contents(group):
             return [group]
+        if headings.has_number_apart(row):
+            return [group]
         return [replace(group, rows=(Row((cell,)),)) for cell in row.cells]
 
     def _block(self, group: Group) -> Block:

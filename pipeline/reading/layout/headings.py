@@ -7,6 +7,7 @@ from pipeline.reading.layout import looks
 from pipeline.reading.layout.model import Block, Box, Heading, Run, around, holds, plain
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, style_key
+from pipeline.reading.layout.rows import Row
 from pipeline.reading.layout.text import ITEM, has_leader, number_depth
 
 LARGER = 1.12
@@ -19,8 +20,10 @@ _MAX_CHARS = 200
 _MAX_ROWS = 4
 _MAX_NUMBERED = 80
 _SHORTER = 2.0  # text sizes than its column
+_TABULATOR = 4.0  # text sizes
 _MIN_TEXT = 30  # characters below a heading that only its number shows
 _MAX_LEVEL = 6
+_NUMBER = re.compile(r"(?:\d{1,2}|[A-Z])(?:\.\d{1,2}){0,4}\.?")
 _NO_HEADING_END = re.compile(r"[.,;。，；、…][\"'”’)\]]*$")
 _CAPTION = re.compile(
     r"(?:table|figure|fig\.?|tab\.|tabelle|abbildung|abb\.|tableau|tabla|tabela|tabella|figura|listing|algorithm|scheme"
@@ -67,11 +70,11 @@ def heading(
     `page_size`: the size of most of the page's text, 0 if the page has little text. `titles`: where a layout model sees
     titles; in recognised text, whose weight is unknown, they are headings in the size of the text, too.
     """
-    if not _may_be_heading(group):
+    size = max(row.size for row in group.rows)
+    if not _may_be_heading(group, larger=size >= LARGER * profile.body_size):
         return None
     if any(row.is_plain for row in group.rows) and _DATE.fullmatch(group.text):
         return None
-    size = max(row.size for row in group.rows)
     bold = all(row.is_bold for row in group.rows) or _is_bold_with_code(group)
     if not bold and size >= LARGER * profile.body_size:
         tokens = group.tokens
@@ -134,15 +137,24 @@ def numbered(group: Group, following: Group, profile: DocumentProfile) -> Headin
     return None
 
 
-def _may_be_heading(group: Group) -> bool:
-    """Whether the text is as short as a heading, and not a sentence, item, caption, notice, address or row of cells."""
+def has_number_apart(row: Row) -> bool:
+    """Whether the row is the number of a section and, a tabulator away, a title in the same size."""
+    number, *title = row.cells
+    near = len(title) == 1 and title[0].left - number.right < _TABULATOR * row.size
+    return near and _NUMBER.fullmatch(number.text.strip()) is not None and abs(number.size - title[0].size) < 0.5
+
+
+def _may_be_heading(group: Group, *, larger: bool) -> bool:
+    """Whether the text is as short as a heading, and not a sentence, item, caption, notice, address or row of cells.
+
+    `larger`: it is larger than the running text."""
     text = group.text
     if len(group.rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
         return False
     if (
         (_NO_HEADING_END.search(text) and not _LABEL.fullmatch(text))
         or text.count(",") > 2
-        or any(row.is_tabular for row in group.rows)
+        or any(row.is_tabular and not ((larger or row.is_bold) and has_number_apart(row)) for row in group.rows)
     ):
         return False
     if _CAPTION.match(text) or _NOTICE.fullmatch(text) or _ADDRESS.fullmatch(text.rpartition(" ")[2]):

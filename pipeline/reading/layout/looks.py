@@ -123,7 +123,7 @@ def _is_heading(key: str, facts: LookFacts, body: float, own: str, total: int) -
     if facts.numbered >= 0.6 * facts.lines:
         return distinct or "i" in flags or size >= _LARGER * body
     often = facts.lines >= _FEW and facts.characters <= _BRIEF * facts.lines
-    return often and distinct and "i" not in flags
+    return often and (facts.alone == facts.lines if "i" in flags else distinct)
 
 
 def _is_brief(text: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.reading.layout.model import PLAIN, Line, Region
 from pipeline.reading.layout.page import convert, render
-from tests.support.layout import BOLD, column, line, page, prose
+from tests.support.layout import BOLD, ITALIC, column, line, page, prose
 
 
 def headings(*lines):
@@ -108,3 +108,27 @@ def test_a_recognised_line_in_the_size_of_the_text_is_a_heading_if_the_layout_mo
     seen = [Region("title", (45, 95, 300, 115), score) for score in (0.9, 0.4)]
     assert render(convert(replace(content, regions=(seen[0],)))).startswith("## The first night at sea\n\nLine")
     assert "#" not in render(convert(replace(content, regions=(seen[1],))))
+
+
+@pytest.mark.parametrize(("right", "size", "found"), [(90, 10, True), (200, 10, False), (90, 16, True)])
+def test_the_number_of_a_heading_may_be_a_tabulator_away_from_its_title(right, size, found):
+    style = BOLD if size == 10 else PLAIN
+    number = line("2.1", 50, 230, size, style, right=50 + 1.5 * size)
+    title = line("Packages and archives", right + 1.5 * size - 15, 230, size, style)
+    lines = [*prose("first", 12, top=60), number, title, *prose("second", 20, top=260)]
+    assert (headings(*lines) == ["# 2.1 Packages and archives"]) is found
+
+
+def test_lines_in_italics_that_always_stand_alone_are_headings():
+    titles = ["Data structure", "Test statistics", "Practical use"]
+    lines = [
+        each
+        for number, title in enumerate(titles)
+        for each in (
+            line(title, 50, 60 + 200 * number, style=ITALIC),
+            *prose(f"text{number}", 10, top=84 + 200 * number),
+        )
+    ]
+    assert headings(*lines) == [f"# {title}" for title in titles]
+    stressed = line("Stressed", 50, 660, style=ITALIC)
+    assert headings(*lines, stressed, line("words in a row", 92, 660)) == []
