@@ -59,6 +59,8 @@ class Classifier:
                 found = found or [self._block(part) for part in self._parts(group)]
                 if index + 1 < len(groups) and isinstance(found[0], Paragraph) and len(found) == 1:
                     found[0] = headings.numbered(group, groups[index + 1], self._criteria.profile) or found[0]
+                    if self._criteria.recognised:
+                        found[0] = headings.over_text(group, groups[index + 1], self._criteria.profile) or found[0]
                 yield from found
             index += 1
             count = lists.unmarked(groups[index - 1 :]) if self._criteria.recognised else 0

@@ -9,9 +9,10 @@ from pipeline.reading.layout import regions, tables_aligned, tables_ruled
 from pipeline.reading.layout.model import Box, Line, PageContent, Picture, Region, Runs, Table, area, around, holds
 from pipeline.reading.layout.paragraphs import joined
 from pipeline.reading.layout.rows import Row, rows, runs_of
-from pipeline.reading.layout.text import join_lines
+from pipeline.reading.layout.text import is_number, join_lines
 
 _MIN_SHARE, _MAX_SHARE = 0.006, 0.7  # of the page's area
+_MANY_NUMBERS, _MANY_CELLS, _MANY_ROWS = 0.4, 20, 8  # of a table in a picture; charts have fewer
 _MIN_SIDE = 3.0  # text sizes
 _MIN_SHAPES = 3
 _FRAME = 0.5  # a shape of this share of a figure's area is its frame or background
@@ -229,7 +230,7 @@ def _length(line: Line) -> float:
 
 
 def _is_table(content: PageContent, inside: Sequence[Line], box: Box) -> bool:
-    """Whether rules in the box put most of its words into cells."""
+    """Whether rules in the box put most of its words into cells, or numbers are aligned in columns."""
     rules = [rule for rule in content.rules if holds(box, Line("", *rule, 1.0))]
     level = [line for line in inside if line.angle == 0]
     tables = tables_ruled.find(level, rules, ()).tables if len(rules) > _MIN_SHAPES else []
@@ -237,7 +238,10 @@ def _is_table(content: PageContent, inside: Sequence[Line], box: Box) -> bool:
         cells = [cell for row in table.rows for cell in row]
         if 2 * sum(bool(cell.runs) for cell in cells) > len(cells) > _MIN_SHAPES:
             return True
-    return False
+    if sum(is_number(line.text) for line in level) <= _MANY_NUMBERS * len(level) or len(level) < _MANY_CELLS:
+        return False
+    parts = tables_aligned.split(rows(level))
+    return any(isinstance(part, Table) and len(part.rows) >= _MANY_ROWS for part in parts)
 
 
 def _grown(

@@ -13,9 +13,11 @@ from pipeline.reading.layout.text import ITEM, has_leader, number_depth
 LARGER = 1.12
 """The least size of a heading that is not bold, in sizes of the running text."""
 
-_CAPITALS_LEVEL = 2
+_CAPITALS_SIZE = 0.85
 _TITLE_SIZE = 0.9
-_LOWEST_TITLE = 4
+_LOWEST_LEVEL = 4
+_HEAVY_SIZE = 0.93
+_MAX_OVER_ROWS = 2
 _MAX_CHARS = 200
 _MAX_ROWS = 4
 _MAX_NUMBERED = 80
@@ -87,14 +89,13 @@ def heading(
         return None  # Most of the page has this size: it is the text, however large, as on slides.
     level = _level(size, profile, bold=bold)
     if recognised and (level is None or size < RECOGNISED_LARGER * profile.body_size):
-        level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
-        if level is None and size >= _TITLE_SIZE * profile.body_size and _is_within(group, titles):
-            level = min(_LOWEST_TITLE, max(profile.headings.values(), default=1) + 1)
+        is_title = size >= _TITLE_SIZE * profile.body_size and _is_within(group, titles)
+        level = level or _lowest(profile) if is_title or _is_in_capitals(group, profile) else None
     if level is None:
         return None
-    return Heading(
-        group.box, group.runs, _deepened(level, group.text, profile.depths.get(style_key(size, bold=bold), 0))
-    )
+    depth = number_depth(group.text) if recognised else 0
+    usual = profile.depths.get(style_key(size, bold=bold), 0)
+    return Heading(group.box, group.runs, depth if depth > 1 else _deepened(level, group.text, usual))
 
 
 def with_labels(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -135,6 +136,36 @@ def numbered(group: Group, following: Group, profile: DocumentProfile) -> Headin
         level = levels[0] if levels and depth else max(known.values(), default=0) + 1
         return Heading(group.box, group.runs, min(_MAX_LEVEL, max(1, level)))
     return None
+
+
+def over_text(group: Group, following: Group, profile: DocumentProfile) -> Heading | None:
+    """Return a recognised line that is heavier or larger than the text, and than the text that follows, as a heading;
+    otherwise None."""
+    row, after, text, depth = group.rows[0], following.rows[0], group.text, number_depth(group.text)
+    if (
+        len(group.rows) > _MAX_OVER_ROWS
+        or len(text) > _MAX_NUMBERED
+        or not _may_be_heading(group, larger=row.size >= LARGER * profile.body_size)
+    ):
+        return None
+    begins = bool(depth) or text[:1].isupper()
+    ends = group.right - max(row.right for row in group.rows) >= _SHORTER * row.size
+    is_over = len(following.text) >= _MIN_TEXT or 0 < depth < number_depth(following.text)
+    if not (begins and ends and is_over and all(row.is_measured for row in group.rows)):
+        return None
+    if after.is_tabular or after.is_heavy:
+        return None
+    size = profile.body_size if depth else max(profile.body_size, after.size)
+    heavy = all(row.is_heavy for row in group.rows) and row.size >= _HEAVY_SIZE * size
+    if not heavy and row.size < LARGER * size:
+        return None
+    level = depth if depth > 1 else _level(row.size, profile, bold=False) or _lowest(profile)
+    return Heading(group.box, group.runs, level)
+
+
+def _lowest(profile: DocumentProfile) -> int:
+    """Return the level of headings in the size of recognised text."""
+    return min(_LOWEST_LEVEL, max(profile.headings.values(), default=1) + 1)
 
 
 def has_number_apart(row: Row) -> bool:
@@ -178,10 +209,10 @@ def _is_bold_with_code(group: Group) -> bool:
 
 
 def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:
-    """Whether the group is one line of capitals, a little larger than the text: recognition cannot see bold type."""
+    """Whether the group is one line of a few words in capitals, not much smaller than the text."""
     words = group.text.split()
     letters = [letter for letter in group.text if letter.isalpha()]
-    large = group.size >= LARGER * profile.body_size
+    large = group.size >= _CAPITALS_SIZE * profile.body_size
     return large and len(group.rows) == 1 and len(words) <= 6 and len(letters) > 3 and all(map(str.isupper, letters))
 
 

@@ -228,6 +228,8 @@ def _changes_kind(first: Row, before: Row, row: Row, block: _Block) -> bool:
         return True
     if row.is_mono > before.is_mono and not (_is_full(first, before, row, block) and _GOES_ON.search(before.text)):
         return True
+    if row.is_heavy != before.is_heavy and row.is_measured and before.is_measured:
+        return True
     becomes_bold = row.is_bold and before.is_plain
     return becomes_bold or (before.is_bold and row.is_plain and (first is before or first.is_bold))
 

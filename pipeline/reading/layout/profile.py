@@ -40,6 +40,9 @@ _NAME_SIZE = 1.3  # of the running text, at most
 _MAX_STRETCH = 2.5  # A style with more lines in a row, on average, is text and not a heading.
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
+_INITIALS = 4  # the square of their number: an initial is not a heading
+_NEXT, _NEXT_MEASURED = 0.8, 0.88
+"""The size of a recognised heading of the next level, at most, in sizes of the level above."""
 _SETS = ("bands", "repeated", "running", "written")
 
 
@@ -216,8 +219,8 @@ def for_recognised_text(content: PageContent, document: DocumentProfile) -> Docu
     by_size: Counter[float] = Counter()
     for line in content.lines:
         if not line.angle and math.isfinite(line.size):
-            by_size[line.size] += len(line.text)
-    half, passed, body = sum(by_size.values()) / 2, 0, 10.0  # the median size of a character
+            by_size[line.size] += len(line.text) ** 2  # Long lines are text, and many short ones are a figure's.
+    half, passed, body = sum(by_size.values()) / 2, 0, 10.0  # the median size
     for size in sorted(by_size):
         passed += by_size[size]
         if passed >= half:
@@ -225,8 +228,14 @@ def for_recognised_text(content: PageContent, document: DocumentProfile) -> Docu
             break
     levels: dict[str, int] = {}
     level, before = 0, math.inf
-    for size in sorted((size for size in by_size if size >= RECOGNISED_LARGER * body), reverse=True):
-        if size < 0.8 * before:
+    measured = {line.size for line in content.lines if line.weight}
+    larger = (
+        size
+        for size, weight in by_size.items()
+        if weight > _INITIALS and size >= (_LARGER if size in measured else RECOGNISED_LARGER) * body
+    )
+    for size in sorted(larger, reverse=True):
+        if size < (_NEXT_MEASURED if size in measured else _NEXT) * before:
             level, before = level + 1, size
         levels[style_key(size, bold=False)] = min(level, 3)
     return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, looks={}, depths={})

@@ -13,6 +13,8 @@ from pipeline.reading.layout.text import is_bullet
 CELL_GAP = 1.5
 """The least space between two pieces of a row, in text sizes, that makes them cells and not words of a sentence."""
 
+_HEAVY = 1.3
+"""Bold type has strokes 1.35 to 1.8 times as wide, capitals up to 1.25 times."""
 _TOP_LEFT = attrgetter("top", "left")
 _TOUCHING = 0.12
 _RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
@@ -89,6 +91,16 @@ class Row:
     def is_plain(self) -> bool:
         """Whether no word of the row is bold."""
         return not any(token.style.bold and _has_letter(token.text) for token in self.tokens)
+
+    @cached_property
+    def is_heavy(self) -> bool:
+        """Whether recognition saw heavier strokes in the whole row than in most of its page."""
+        return all(cell.weight >= _HEAVY for cell in self.cells)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        """Whether recognition measured the size and the weight of the type."""
+        return all(cell.weight for cell in self.cells)
 
     @cached_property
     def is_mono(self) -> bool:

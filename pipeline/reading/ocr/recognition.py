@@ -14,21 +14,13 @@ from PIL import Image
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.layout.certainty import DOUBTFUL, UNCERTAIN
 from pipeline.reading.layout.model import Line, Rule
-from pipeline.reading.ocr import direction, orientation
+from pipeline.reading.ocr import direction, markers, orientation, typography
 from pipeline.reading.ocr.engine import MAX_SIDE_PX, Engine
 from pipeline.reading.ocr.images import shrink
 from pipeline.reading.sandbox.limits import MAX_PIXELS
 
 _USUAL_PIXELS = 3_000_000
 _USUAL_DPI = 200
-
-_CAPITALS = 0.72
-"""The height of a capital letter in sizes of its type."""
-_FEWEST_CAPITALS = 4
-_INKED = 0.2
-"""The least ink of a row through capitals, as a share of the row with the most."""
-_RULED = 0.9
-"""A row with ink in this share of it is a rule."""
 
 _MAX_ASPECT = 7  # The engine enlarges the shorter side to 736 pixels: a strip must not become a gigapixel.
 
@@ -95,44 +87,12 @@ def read(image: Image.Image, threads: int) -> Reading:
         except Exception as error:  # types of the engine, OpenCV, onnxruntime and NumPy
             raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
     enlarged = image.width / smaller.width
+    grey = smaller.convert("L")
     legible = direction.legible(pieces)
-    lines = [
-        line._replace(size=max(line.size, _size_of_capitals(piece, smaller)))
-        for line, piece in zip(
-            orientation.as_lines(legible, (smaller.width / 2, smaller.height / 2)), legible, strict=True
-        )
-    ]
+    marked = markers.marked(legible, grey)
+    lines = typography.typed(orientation.as_lines(marked, (smaller.width / 2, smaller.height / 2)), legible, grey)
     lean = orientation.skew([piece.corners for piece in legible])
     return Reading([orientation.scaled(line, enlarged) for line in lines], direction.confidence(pieces), lean)
-
-
-def _size_of_capitals(piece: direction.RecognisedText, image: Image.Image) -> float:
-    """Return the size of a text in capitals, by the height of its ink; 0 for another text or without clear ink.
-
-    The boxes of lines that the engine sees a few pixels high differ by chance more than their types do.
-    """
-    import numpy as np  # noqa: PLC0415  # only recognised pages need it
-
-    letters = [letter for letter in piece.text if letter.isalpha()]
-    if len(letters) < _FEWEST_CAPITALS or not all(map(str.isupper, letters)) or set(",;()[]{}/|@$_") & set(piece.text):
-        return 0.0
-    a, b, c, d = piece.corners
-    width, height = round(math.dist(a, b)), round(math.dist(b, c))
-    if width < height or height < 1:
-        return 0.0
-    grey = image.convert("L") if image.mode != "L" else image
-    straight = grey.transform((width, height), Image.Transform.QUAD, (*a, *d, *c, *b), Image.Resampling.BILINEAR)
-    ink = np.abs(np.asarray(straight, np.int16) - np.int16(np.median(np.asarray(straight))))
-    dark = (ink > np.percentile(ink, 98) / 2).sum(axis=1)
-    dark[dark > _RULED * width] = 0
-    rows = dark > _INKED * dark.max()
-    first = last = height // 2
-    while first > 0 and rows[first - 1]:
-        first -= 1
-    while last < height and rows[last]:
-        last += 1
-    # Ink from edge to edge belongs to a frame or to other lines as well.
-    return (last - first) / _CAPITALS if 0 < first < last < height else 0.0
 
 
 def threads_for(processes: int) -> int:

@@ -132,3 +132,15 @@ def test_lines_in_italics_that_always_stand_alone_are_headings():
     assert headings(*lines) == [f"# {title}" for title in titles]
     stressed = line("Stressed", 50, 660, style=ITALIC)
     assert headings(*lines, stressed, line("words in a row", 92, 660)) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "shown"),
+    [(10, 1.6, "## Results"), (12, 1.0, "# Results"), (10, 1.0, "Results"), (12, 0.0, "Results")],
+)
+def test_a_recognised_line_heavier_or_larger_than_the_text_below_it_is_a_heading(size, weight, shown):
+    text = [
+        recognised(f"Line number {n} of a text which goes on and", 130 + 12 * n)._replace(weight=1.0) for n in range(12)
+    ]
+    title = recognised("Results", 100)._replace(size=size, weight=weight)
+    assert render(convert(page(title, *text))).startswith(f"{shown}\n\nLine")
