@@ -37,6 +37,14 @@ _LEVEL_PT = 1.0
 _has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
 
+_PRIVATE = {
+    **{0xF730 + n: str(n) for n in range(10)},
+    **{0xF643 + n: str(n) for n in range(10)},
+    **{0xF761 + n: chr(0x61 + n) for n in range(26)},
+}
+"""Adobe's private characters for old-style figures (and Latin Modern's) and for small capitals."""
+
+_HAS_PRIVATE = re.compile("[\uf643-\uf64c\uf730-\uf739\uf761-\uf77a]")
 _UNREADABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\uffff\ue000-\uf8ff\U000f0000-\U0010ffff\ud800-\udfff]"
 )
@@ -93,6 +101,7 @@ def _text(handle: Any) -> str:
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
+        text = text.translate(_PRIVATE) if _HAS_PRIVATE.search(text) else text
         return diacritics.repair(handle, _without_false_hyphens(handle, text))
     # Characters beyond the basic plane, and those that PDFium omits from its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))

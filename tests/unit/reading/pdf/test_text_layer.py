@@ -309,6 +309,13 @@ def test_a_check_box_between_the_words_of_a_line_is_one_of_them(tmp_path):
     assert texts_of(path) == ["Label [ ] Yes"]
 
 
+def test_figures_in_old_style_are_figures(tmp_path):
+    font = b"/O<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding<</Differences[65/oneoldstyle/nineoldstyle]>>>>"
+    path = tmp_path / "old.pdf"
+    path.write_bytes(styled(words("O", "AB", 50, 700)).replace(b"/Font<<", b"/Font<<" + font))
+    assert texts_of(path) == ["19"]
+
+
 def test_a_hidden_check_box_has_no_mark(tmp_path):
     assert texts_of(form(tmp_path, (700, "/FT/Btn/AS/Off/F 2"))) == ["Label", "Beside"]
 
