@@ -21,6 +21,7 @@ from pipeline.reading.layout.text import (
     with_hyphens,
 )
 
+_EDGE_ROWS = 3  # so many rows that end at one place show the right end of the text
 _TITLE_PITCH = 1.15  # text sizes: a title's lines are as close as those of a paragraph
 _ADDRESS = re.compile(r"\W?(?:https?:|www\.|doi:|10\.\d)")
 _ADDRESS_BREAKS = tuple("/.-_=&?~")
@@ -135,6 +136,9 @@ class _Block(NamedTuple):
 def _measure(rows: Sequence[Row]) -> _Block:
     left, right = min(row.left for row in rows), max(row.right for row in rows)
     size = median(row.size for row in rows)
+    plain = [row.right for row in rows if not row.is_mono]
+    if plain and right - max(plain) > size and sum(max(plain) - end < size for end in plain) >= _EDGE_ROWS:
+        right = max(plain)  # Lines of programs run into the margin.
     pitches = [b.bottom - a.bottom for a, b in pairwise(rows) if b.bottom > a.bottom]
     # With few rows, most distances may be those between paragraphs.
     pitch = min(median(pitches), (2.5 if len(rows) > 5 else 1.3) * size) if pitches else 1.2 * size
@@ -169,7 +173,7 @@ def _ends(rows: Sequence[Row], near: float) -> dict[int, float]:
     ends = {}
     for stretch in stretches:
         end = max(row.right for row in stretch)
-        if sum(end - row.right < row.size for row in stretch) >= max(3, 0.5 * len(stretch)):
+        if sum(end - row.right < row.size for row in stretch) >= max(_EDGE_ROWS, 0.5 * len(stretch)):
             ends.update({id(row): end for row in stretch})
     return ends
 

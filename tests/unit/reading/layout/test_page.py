@@ -160,6 +160,15 @@ def test_a_list_between_paragraphs_does_not_cut_their_indented_first_lines():
     ]
 
 
+def test_a_program_that_runs_into_the_margin_does_not_make_the_text_look_short():
+    lines = []
+    for top in (100, 160):
+        lines += [*styled.prose("body", 2, top=top), styled.line("South of it.", 50, top + 24)]
+    text = "a line of a program that runs far into the margin beside the text of its page"
+    program = styled.column([text] * 2, 50, 220, style=styled.MONO)
+    assert render(convert(styled.page(*lines, *program))).split("\n\n")[0].endswith("and South of it.")
+
+
 def test_direct_speech_that_begins_with_a_dash_is_no_item():
     lines = [line("— Come in, he said to the man who stood there", 65, 100, 400), line("at the door.", 50, 112, 200)]
     assert to_markdown(lines) == "— Come in, he said to the man who stood there at the door."
