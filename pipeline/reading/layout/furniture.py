@@ -28,6 +28,7 @@ _MIN_RECOGNISED = 10  # Recognised pages with fewer lines have no headers.
 _MAX_ROWS = 5  # rows inspected from each edge
 _NEAR_EDGE = 0.25
 _MAX_HEAD_CELLS = 3
+_HEAD_LETTERS = 4
 _OVERLAP = 0.3  # of neighbouring rows, in text sizes, at most
 _HEAD_SIZE = 1.12  # of the running text, at most
 _NOTE_SIZE = 0.95
@@ -162,6 +163,8 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
         for row, gap, evidence in _weighed(inwards, content, profile):
             cells = {id(cell) for cell in row.cells}
             space = 0.0 if cells <= away else _space(row, evidence, content, profile)
+            if not cells <= away and _has_shared_head(row, content, profile, away):
+                space = _BAND_SPACE
             if space is None:
                 break
             passed |= cells
@@ -170,6 +173,17 @@ def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentPro
                 outer |= passed
                 needed = 0.0
     return outer
+
+
+def _has_shared_head(row: Row, content: PageContent, profile: DocumentProfile, away: set[int]) -> bool:
+    """Whether some cell of the row is a running head that other pages share; the others, such as a section's title, are
+    then running heads too."""
+    if len(row.cells) > _MAX_HEAD_CELLS or row.size > _HEAD_SIZE * profile.body_size:
+        return False
+    if any(line_style(cell) in profile.headings for cell in row.cells if id(cell) not in away):
+        return False  # a heading and its label
+    words = any(id(cell) in away and sum(map(str.isalpha, cell.text)) >= _HEAD_LETTERS for cell in row.cells)
+    return words and all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
 
 
 def _weighed(

@@ -263,3 +263,19 @@ def test_the_layout_model_needs_more_than_its_label_for_a_line_in_the_texts_type
         content = page(line(text, 60, 70), *prose("text", 40, top=110), rules=rules)
         seen = replace(content, regions=(region,))
         assert (text in render(convert(seen))) == stays
+
+
+def test_a_sections_title_beside_a_running_head_that_pages_share_is_left_out():
+    names = ["2.1. Fire", "2.2. Water", "2.3. Earth", "2.4. Wind", "2.5. Wood", "2.6. Iron"]
+    pages = chapters(lambda n: [line("Chapter of all things", 50, 76), line(names[n], 320, 76)])
+    assert not any(name in text for name, text in zip(names, texts(pages), strict=True))
+
+
+def test_a_heading_beside_a_label_that_pages_share_stays():
+    names = ["Hindsight", "Foresight", "Insight", "Oversight", "Eyesight", "Limelight"]
+    pages = chapters(lambda n: [line(names[n], 50, 76, style=BOLD), line("Unlockable", 320, 76)])
+    pages = [
+        replace(content, lines=(*content.lines, line(f"{names[n]}s", 50, 400, style=BOLD)))
+        for n, content in enumerate(pages)
+    ]
+    assert all(name in text for name, text in zip(names, texts(pages), strict=True))
