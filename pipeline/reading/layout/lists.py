@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pipeline.reading.layout.model import Box, Line, ListItem, PageContent, Span
 from pipeline.reading.layout.paragraphs import Group
-from pipeline.reading.layout.rows import Row, Token, runs_of
+from pipeline.reading.layout.rows import Row, runs_of
 from pipeline.reading.layout.text import ITEM, is_bullet
 
 _MAX_DEPTH = 5
@@ -42,7 +42,7 @@ def item(group: Group, depth: int) -> ListItem | None:
     if sign == "-" or (sign[:-1].isdigit() and sign[-1] in ".)"):
         return ListItem(group.box, runs_of(tokens), sign, depth)
     # Markdown has no letters as markers: keep them as text after a bullet.
-    kept = [Token(sign, tokens[0].style, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
+    kept = [tokens[0]._replace(text=sign, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
     return ListItem(group.box, runs_of(kept), "-", depth)
 
 

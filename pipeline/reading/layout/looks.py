@@ -129,10 +129,11 @@ def _is_heading(key: str, facts: LookFacts, body: float, own: str, total: int) -
 def _is_brief(text: str) -> bool:
     """Whether a line could be a heading: short, mostly letters, begun like one, and not ended like a sentence."""
     text = text.strip()
-    words = text.lstrip("0123456789. ")
-    letters = sum(map(str.isalpha, words))
     starts = text[:1].isupper() or (text[:1].isdecimal() and number_depth(text) > 0)
-    return starts and len(text) <= _MAX_CHARS and letters >= max(4, _LETTERS * len(words)) and text[-1] not in ".,;:"
+    if not starts or len(text) > _MAX_CHARS or text[-1] in ".,;:":
+        return False
+    words = text.lstrip("0123456789. ")
+    return sum(map(str.isalpha, words)) >= max(4, _LETTERS * len(words))
 
 
 def _is_beside(line: Line, other: Line | None) -> bool:

@@ -52,11 +52,11 @@ class Span(NamedTuple):
 class Line(NamedTuple):
     """A piece of text on one baseline, with its box; `size` is its font size in the unit of the box.
 
-    `spans`: its words, if the source knows their places and styles; OCR does not. `angle`: the text's clockwise turn of
-    0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: recognition's confidence in each word of `text`; empty if the
-    text was not recognised. `places`: the start and the end of each word along the line, in thousandths of its length;
-    empty if unknown. `weight`: the weight of recognised type, 1 for that of most of its page; 0 if neither it nor the
-    size of the type was measured.
+    `spans`: the words of `text`, if the source knows their places and styles; OCR does not. `angle`: the text's
+    clockwise turn of 0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: recognition's confidence in each word of
+    `text`; empty if the text was not recognised. `places`: the start and the end of each word along the line, in
+    thousandths of its length; empty if unknown. `weight`: the weight of recognised type, 1 for that of most of its
+    page; 0 if neither it nor the size of the type was measured.
     """
 
     text: str

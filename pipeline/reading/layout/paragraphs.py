@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.reading.layout.model import LINE_HYPHENS, Box, Runs, around
-from pipeline.reading.layout.rows import Row, Token, runs_of, text_of
+from pipeline.reading.layout.model import LINE_HYPHENS, Box, Runs, Span, around
+from pipeline.reading.layout.rows import Row, runs_of, text_of
 from pipeline.reading.layout.text import (
     DASHES,
     ITEM,
@@ -46,7 +46,7 @@ class Group:
         return self.rows[0].size
 
     @cached_property
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[Span]:
         return joined(self.rows)
 
     @property
@@ -58,9 +58,9 @@ class Group:
         return clean(text_of(self.tokens))
 
 
-def joined(rows: Sequence[Row]) -> list[Token]:
+def joined(rows: Sequence[Row]) -> list[Span]:
     """Return the words of all rows: hyphenated words joined, no spaces between CJK characters, hyphens visible."""
-    words: list[Token] = []
+    words: list[Span] = []
     for row in rows:
         tokens = row.tokens
         if words and tokens:
@@ -84,7 +84,7 @@ def joined(rows: Sequence[Row]) -> list[Token]:
     ]
 
 
-def _is_broken_address(word: str, last: Token, first: Token) -> bool:
+def _is_broken_address(word: str, last: Span, first: Span) -> bool:
     """Whether the next row's first token continues an address, the `word` that ends with `last`."""
     if not _ADDRESS.match(word):
         return False

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
-from typing import NamedTuple
 
-from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, around
+from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Span, around
 from pipeline.reading.layout.text import is_bullet
 
 CELL_GAP = 1.5
@@ -15,20 +14,12 @@ CELL_GAP = 1.5
 
 _HEAVY = 1.3
 """Bold type has strokes 1.35 to 1.8 times as wide, capitals up to 1.25 times."""
-_TOP_LEFT = attrgetter("top", "left")
+_TOP_LEFT, _STYLE = attrgetter("top", "left"), attrgetter("style")
 _TOUCHING = 0.12
 _RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
 _RAISED_CHARS = 6
 _CLOSING = tuple(",.;:!?)]}%”’")
 _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
-
-
-class Token(NamedTuple):
-    """A word in one style; `spaced`: a space precedes it."""
-
-    text: str
-    style: Style
-    spaced: bool
 
 
 class Row:
@@ -39,6 +30,7 @@ class Row:
             self.cells = tuple(cells)
             self.main = main = cells[0]
             self.left, self.right = main.left, main.right
+            self.has_marker = self.is_tabular = self.is_far_apart = False
         else:
             self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
             self.main = main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
@@ -48,12 +40,14 @@ class Row:
 
     @cached_property
     def text(self) -> str:
-        return text_of(self.tokens)
+        return self.main.text if len(self.cells) == 1 and self.main.spans else text_of(self.tokens)
 
     @cached_property
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[Span]:
         """The words of the row in reading order."""
-        words: list[Token] = []
+        if len(self.cells) == 1:
+            return line_tokens(self.main)
+        words: list[Span] = []
         before: Line | None = None
         for cell in self.cells:
             part = line_tokens(cell)
@@ -131,7 +125,8 @@ def rows(lines: Iterable[Line]) -> list[Row]:
     groups: list[list[Line]] = []
     for line in sorted(lines, key=_TOP_LEFT):
         for row in groups[-1:-4:-1]:
-            if _fits_row(row, line):
+            # Most lines begin below the one before: they need no closer look.
+            if (line.top < row[0].bottom or len(row) > 1) and _fits_row(row, line):
                 row.append(line)
                 break
         else:
@@ -139,32 +134,30 @@ def rows(lines: Iterable[Line]) -> list[Row]:
     return [Row(cells) for cells in groups]
 
 
-def line_tokens(line: Line) -> list[Token]:
-    """Return the words of a line, without style if the source knows none."""
+def line_tokens(line: Line) -> list[Span]:
+    """Return the words of a line; without styles, and each with the line's own place, if the source knows none."""
     if line.spans:
-        return [Token(span.text, span.style, span.spaced or index == 0) for index, span in enumerate(line.spans)]
-    words = line.text.split()
+        first = line.spans[0]
+        return [first if first.spaced else first._replace(spaced=True), *line.spans[1:]]
+    words, ends = line.text.split(), (line.left, line.right)
     if len(line.sure) != len(words):
-        return [Token(word, PLAIN, spaced=True) for word in words]
-    return [Token(word, PLAIN._replace(sure=sure), spaced=True) for word, sure in zip(words, line.sure, strict=True)]
+        return [Span(word, *ends) for word in words]
+    return [Span(word, *ends, PLAIN._replace(sure=sure)) for word, sure in zip(words, line.sure, strict=True)]
 
 
-def text_of(tokens: Iterable[Token]) -> str:
+def text_of(tokens: Iterable[Span]) -> str:
     return "".join([f" {token.text}" if token.spaced else token.text for token in tokens]).strip()
 
 
-def runs_of(tokens: Sequence[Token]) -> Runs:
+def runs_of(tokens: Sequence[Span]) -> Runs:
     """Return the words as running text; neighbours in one style are joined."""
-    texts: list[list[str]] = []
-    styles: list[Style] = []
-    for index, token in enumerate(tokens):
-        text = f" {token.text}" if token.spaced and index else token.text
-        if styles and styles[-1] == token.style:
-            texts[-1].append(text)
-        else:
-            texts.append([text])
-            styles.append(token.style)
-    return tuple(Run("".join(parts), style) for parts, style in zip(texts, styles, strict=True))
+    runs = [
+        Run("".join([f" {token.text}" if token.spaced else token.text for token in same]), style)
+        for style, same in groupby(tokens, key=_STYLE)
+    ]
+    if runs and tokens[0].spaced:
+        runs[0] = runs[0]._replace(text=runs[0].text[1:])
+    return tuple(runs)
 
 
 def _fits_row(row: Sequence[Line], line: Line) -> bool:

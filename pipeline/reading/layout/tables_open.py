@@ -150,8 +150,9 @@ def _open_table(lines: Sequence[Line], region: _Region, drawn: Drawn) -> _Placed
     upright = _drawn_borders(region, box, drawn)
     borders = _with_drawn(_borders(table_rows, head, gap if len(region.ys) > 2 else None), upright)
     placed = [place(row.cells, borders, gap) for row in table_rows]
-    are_several = not upright and len(tables_aligned.parted(table_rows, 0, len(table_rows), 0)) > 1
-    if not borders or are_several or not _is_table(table_rows, placed, head, borders):
+    if not borders or not _is_table(table_rows, placed, head, borders):
+        return None
+    if not upright and len(tables_aligned.parted(table_rows, 0, len(table_rows), 0)) > 1:
         return None
     placed[:head] = heads.spanned(placed, head, len(borders) + 1, partial)
     separated = [index == 0 or bands[index] != bands[index - 1] for index in range(len(table_rows))]

@@ -45,7 +45,8 @@ def is_bullet(text: str) -> bool:
 
 def has_leader(text: str) -> bool:
     """Whether dots lead from a title to its page number."""
-    return (text.count(".") >= _DOTS or not text.isascii() or "_" in text) and bool(_LEADER.search(text))
+    may_have = text.count(".") >= _DOTS or "____" in text or "……" in text or "·" in text
+    return may_have and bool(_LEADER.search(text))
 
 
 def is_label(text: str) -> bool:

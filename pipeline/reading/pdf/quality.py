@@ -17,7 +17,7 @@ from pipeline.reading.layout.model import Line
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
 _CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at a line's end.
-_REPEATED = re.compile(r"(\S)\1{2,}|(?:[.·_] ){3,}")
+_REPEATED = re.compile(r"(\S)\1\1\1*|[.·_] [.·_] [.·_] (?:[.·_] )*")  # twice as fast as with `{3,}`
 _SYMBOL = re.compile(r"[!-/:-@\[-`{-~¡-¿×÷]")
 _VOWEL = re.compile("[aeiouyAEIOUY]")
 _LETTER = re.compile("[a-zA-Z]")
@@ -42,6 +42,8 @@ _SAMPLES = 48
 _HIDDEN = 0.3  # with this share of hidden text, the page is rendered
 _WHITE = 250
 
+_CHANNELS = [ctypes.c_uint() for _ in range(4)]
+_TO_CHANNELS = list(map(ctypes.byref, _CHANNELS))
 _fill_color = quick(pdfium_c.FPDFPageObj_GetFillColor, ctypes.c_int)
 
 
@@ -101,10 +103,9 @@ def _is_hidden(raw: ctypes.c_void_p) -> bool:
         return True
     if mode != pdfium_c.FPDF_TEXTRENDERMODE_FILL:
         return False
-    channels = [ctypes.c_uint() for _ in range(4)]
-    if not _fill_color(raw, *map(ctypes.byref, channels)):
+    if not _fill_color(raw, *_TO_CHANNELS):
         return False
-    red, green, blue, alpha = (channel.value for channel in channels)
+    red, green, blue, alpha = (channel.value for channel in _CHANNELS)
     return bool(alpha < 5 or min(red, green, blue) >= _WHITE)
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -119,8 +120,12 @@ def _style(font: Any) -> Style:
     length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, len(buffer))
     name = buffer.value.decode("utf-8", "replace") if 0 < length <= len(buffer) else ""
     name = re.sub(r"^[A-Z]{6}\+", "", name)
-    flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
-    heavy = pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT and not _REGULAR.search(name)
+    return _named_style(name, max(0, pdfium_c.FPDFFont_GetFlags(font)), pdfium_c.FPDFFont_GetWeight(font))
+
+
+@lru_cache(maxsize=1_000)
+def _named_style(name: str, flags: int, weight: int) -> Style:
+    heavy = weight >= _BOLD_WEIGHT and not _REGULAR.search(name)
     return Style(
         bold=bool(_BOLD.search(name)) or bool(flags & _FORCE_BOLD) or heavy,
         italic=bool(_ITALIC.search(name)) or bool(flags & _ITALIC_FLAG),
