@@ -59,21 +59,21 @@ def size_of(key: str) -> float:
 def of_page(lines: Iterable[Line]) -> dict[str, LookFacts]:
     """Return, by look, how many lines and characters have it, and how many lines stand alone like a heading. The lines
     must be in the order of the source."""
-    facts_of: dict[str, LookFacts] = {}
+    counts: dict[str, list[int]] = {}
     level = [line for line in lines if line.angle == 0]
     paged = {foot_of(line) for line in level if line.text.isdecimal()}
     for index, line in enumerate(level):
         key = look(line) if foot_of(line) not in paged else ""
-        if not key or (key not in facts_of and len(facts_of) >= _MAX_LOOKS):
+        if not key or (key not in counts and len(counts) >= _MAX_LOOKS):
             continue
         before = level[index - 1] if index else None
         after = level[index + 1] if index + 1 < len(level) else None
         alone = _is_brief(line.text) and not _is_beside(line, before) and not _is_beside(line, after)
         alone = alone and (before is None or not 0 <= line.top - before.bottom < _SPACE * line.size)
         depth = number_depth(line.text) if alone else 0
-        facts = LookFacts(1, len(line.text), int(alone), int(depth > 0), depth)
-        facts_of[key] = facts_of.get(key, LookFacts()).plus(facts)
-    return facts_of
+        facts = (1, len(line.text), alone, depth > 0, depth)
+        counts[key] = list(map(add, counts.get(key, (0,) * len(facts)), facts))
+    return {key: LookFacts(*facts) for key, facts in counts.items()}
 
 
 def foot_of(line: Line) -> int:

@@ -103,7 +103,7 @@ class Row:
 
     @property
     def box(self) -> Box:
-        return around([cell.box for cell in self.cells])
+        return self.main.box if len(self.cells) == 1 else around([cell.box for cell in self.cells])
 
     def _shift(self, cell: Line) -> int:
         """Return 1 for a small raised figure beside other text, -1 for a lowered one, otherwise 0."""
