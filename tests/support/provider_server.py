@@ -353,7 +353,7 @@ def completion(record: Record, text: str | None, finish_reason: str = "stop", **
     }
 
 
-PIECE_CHARS = 8
+PIECE_CHARS, MOST_PIECES = 8, 10_000
 
 
 def _streamed(reply: Reply, script: Script) -> Reply:
@@ -362,12 +362,11 @@ def _streamed(reply: Reply, script: Script) -> Reply:
         whole = json.loads(reply.body)
         choice = dict(whole["choices"][0])
         message = dict(choice.pop("message"))
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return reply
     text = message.pop("content", None) or ""
-    texts = (
-        [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)] if isinstance(text, str) else [text]
-    )
+    size = max(PIECE_CHARS, len(text) // MOST_PIECES)  # Millions of pieces would stop the server's other answers.
+    texts = [text[at : at + size] for at in range(0, len(text), size)] if isinstance(text, str) else [text]
     events = [{"delta": {"content": piece}, "index": 0} for piece in texts]
     events.append({"delta": message, "index": 0, "finish_reason": choice.get("finish_reason")})
     if isinstance(text, str) and not text and "refusal" not in message and message.get("role"):
