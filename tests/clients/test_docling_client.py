@@ -55,7 +55,7 @@ def test_text_keeps_its_order_and_headings(document: DoclingDocument) -> None:
 def test_pages_have_sizes_and_texts_have_places_on_them(document: DoclingDocument) -> None:
     assert sorted(document.pages) == [1, 2, 3]
     assert document.pages[1].size.height == pytest.approx(841.9)
-    (title,) = (text for text in document.texts if text.label is DocItemLabel.TITLE)
+    title, *_ = (text for text in document.texts if text.label is DocItemLabel.TITLE)
     (prov,) = title.prov
     assert (prov.page_no, prov.bbox.coord_origin) == (1, CoordOrigin.TOPLEFT)
     page = BoundingBox(l=0, t=0, r=595.3, b=841.9, coord_origin=CoordOrigin.TOPLEFT)
