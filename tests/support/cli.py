@@ -224,9 +224,11 @@ class Cli:
         )
 
     def kill_everything(self) -> None:
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Kill the processes on this data folder until none is left: a supervisor may have replaced a killed Redis."""
+        while processes := self.processes():
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import psutil
 
 _GONE_S = 10
 """The time that processes may take to end after a signal."""
+_MADE_BY: dict[str, str] = {}
+"""By folder, the test that created it."""
 
 
 @cache
@@ -21,7 +23,9 @@ def session_folder() -> Path:
 
 def short_folder() -> Path:
     """Create an empty folder."""
-    return Path(tempfile.mkdtemp(dir=session_folder(), prefix=""))
+    path = tempfile.mkdtemp(dir=session_folder(), prefix="")
+    _MADE_BY[path] = os.environ.get("PYTEST_CURRENT_TEST", "")
+    return Path(path)
 
 
 def remove_session_folder() -> None:
@@ -38,7 +42,9 @@ def leaked_processes() -> list[str]:
     for process in alive:
         with suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
-                leaked.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
+                command = " ".join(process.cmdline())
+                tests = [test for folder, test in _MADE_BY.items() if folder in command]
+                leaked.append(f"{process.pid} {' '.join([command.strip()[:200], *tests])}")
                 process.kill()
     return leaked
 
