@@ -1,15 +1,13 @@
 """Renew the models of text recognition that Penstock ships: RapidOCR's own, smaller and faster.
 
-`python deploy/smaller_models.py PDF …`, with the packages onnx and rapidocr. Three changes:
+`python deploy/smaller_models.py PDF …`, with the packages onnx and rapidocr. It changes three things:
 
 - Weights below 1e-30 become zero. Training left 255,000 subnormal weights in the detector, and a processor takes a
   hundred times as long to multiply one: three quarters of a search went into two layers. The result is the same.
-- Where two pointwise convolutions have a Gelu between them, ONNX Runtime multiplies 8-bit integers, whose range it
-  chooses for each picture. So do the weights of the 18,710 signs.
-- The error of rounding a weight of the recogniser is made up for by the weights not yet rounded (GPTQ), as the lines of
-  these PDFs need it.
-
-Weights have 7 of their 8 bits: with all 8, the sum of two products overflows on processors without VNNI.
+- Pairs of pointwise convolutions with a Gelu between them, and the last layer, which chooses among 18,710 signs,
+  multiply 8-bit integers. ONNX Runtime chooses the range of their inputs for each picture.
+- GPTQ rounds the weights of the recogniser: the weights not yet rounded make up for the error of each rounding,
+  measured on lines of the given PDFs.
 """
 
 import sys
@@ -35,18 +33,21 @@ MODELS = Path(__file__).parent.parent / "pipeline" / "reading" / "ocr" / "models
 DETECTOR, RECOGNISER = "PP-OCRv6_det_small", "PP-OCRv6_rec_small"
 
 GREATEST = 63
+"""The greatest weight, of 7 bits: with 8, the sum of two products overflows on processors without VNNI."""
 TINY = 1e-30
 LEAST = 18_000
-"""The weights of a convolution that is worth the two transpositions around it."""
+"""Convolutions with fewer weights gain less than the two transpositions around them cost."""
 LINES, PAGES = 300, 4
-"""About so many lines decide the rounding, of so many pages of each PDF at most."""
+"""The fewest lines that decide the rounding, if the PDFs have as many, and the pages that are read of each PDF."""
 DAMPING = 0.01
+"""Added to the variance of each channel, as a share of the mean variance: GPTQ's own."""
 HEAD = 5_000
-"""The columns of a matrix from which it is the one of the signs."""
+"""Only the matrix of the signs has more columns."""
 
 
-class Smaller:
-    """A model whose nodes are replaced one by one. `lines`: pictures of lines, for `_round`."""
+class Quantiser:
+    """Replaces the nodes of a model one by one. `lines`: pictures of lines, each 1 × 3 × 48 × width, that decide the
+    rounding; without any, weights become the nearest integers."""
 
     def __init__(self, model: onnx.ModelProto, lines: list[Floats]) -> None:
         self.model = model
@@ -57,11 +58,11 @@ class Smaller:
             for name in node.input:
                 self.readers[name].append(node)
         self.quantised: list[onnx.TensorProto] = []
+        self.products = self._products()
 
     def make(self) -> onnx.ModelProto:
         nodes: list[onnx.NodeProto] = []
         replaced: set[str] = set()
-        self.products = self._products()
         for node in self.model.graph.node:
             if node.name in replaced:
                 continue
@@ -136,7 +137,8 @@ class Smaller:
         return helper.make_node("DynamicQuantizeMatMul", inputs, [result], name=name, domain="com.microsoft")
 
     def _products(self) -> dict[str, NDArray[np.float64]]:
-        """Return the sums of products of channels in the inputs of large layers, over all lines."""
+        """Return, by the name of each large layer's input, the mean products of its channels with one another, channels
+        × channels, summed over all lines."""
         if not self.lines:
             return {}
         layers = [node for node in self.model.graph.node if node.op_type in {"Conv", "MatMul"}]
@@ -159,7 +161,7 @@ class Smaller:
 
 
 def _rounded(weights: Floats, scale: Floats, products: NDArray[np.float64] | None) -> NDArray[np.int8]:
-    """Return the weights, rows by channel of the input, in steps of `scale`."""
+    """Return the weights, inputs × outputs, in steps of `scale`, one for each output."""
     if products is None:
         return np.rint(weights / scale).astype(np.int8)
     count = len(weights)
@@ -193,7 +195,7 @@ def folded(source: Path) -> onnx.ModelProto:
 
 
 def pictures_of_lines(documents: list[str]) -> list[Floats]:
-    """Return lines of the documents' first pages, as the recogniser gets them."""
+    """Return lines of the documents' first pages, as the recogniser gets them, 1 × 3 × 48 × width."""
     seen: list[Floats] = []
     usual = TextRecognizer.resize_norm_img
 
@@ -212,6 +214,7 @@ def pictures_of_lines(documents: list[str]) -> list[Floats]:
 
 
 if __name__ == "__main__":
-    lines = pictures_of_lines(sys.argv[1:])
+    if not (lines := pictures_of_lines(sys.argv[1:])):
+        sys.exit("Name PDFs with text: their lines decide how weights are rounded.")
     for name, shown in ((DETECTOR, []), (RECOGNISER, lines)):
-        onnx.save(Smaller(folded(SOURCES / f"{name}.onnx"), shown).make(), MODELS / f"{name}_int8.onnx")
+        onnx.save(Quantiser(folded(SOURCES / f"{name}.onnx"), shown).make(), MODELS / f"{name}_int8.onnx")

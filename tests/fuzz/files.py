@@ -16,7 +16,7 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.files import filetype
 from pipeline.reading.layout.model import Region, RegionKind
 from pipeline.reading.ocr import fingerprint, images, layout_model, recognition
-from pipeline.reading.pdf import conversion, pdfium, survey
+from pipeline.reading.pdf import conversion, pdfium, source_check
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.sandbox.limits import Limits, SitemapLimits
 from pipeline.reading.text import charset, chunks, content_type, extraction
@@ -98,7 +98,7 @@ def _picture(data: bytes) -> None:
         frame = fingerprint.read_frame(data)
         assert len(frame.phash) * 4 == fingerprint.HASH_BITS
     with saved(data) as path:
-        info = survey.inspect(path, SIZES)
+        info = source_check.inspect(path, SIZES)
         assert 1 <= info.pages <= SIZES.max_pages
         picture = images.load_picture(path, info.pages, 100_000)
         assert picture.mode == "RGB"
@@ -109,7 +109,7 @@ def _pdf(data: bytes) -> None:
     with saved(data) as path:
         if filetype.detect(data) != "pdf":
             return
-        info = survey.inspect(path, SIZES)
+        info = source_check.inspect(path, SIZES)
         numbers = range(1, min(info.pages, 3) + 1)
         surveyed = conversion.survey(path, numbers, _OPTIONS, lambda: None)
         with _without_models(data), conversion.open_source(path, _OPTIONS, surveyed) as opened:

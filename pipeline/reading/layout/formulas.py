@@ -33,7 +33,8 @@ _LARGE = 1.3  # times the size of the running text: a title
 _SHORT = 10.0  # text sizes; a longer text beside a formula is running text, not its condition
 _BETWEEN = 4.0
 _SEEN = 0.5  # the layout model's least score
-_MOST_PIECES, _MOST_LINES = 800, 30
+_MOST_PAIRS = 1_000_000  # of pieces with lines and rules: comparing these takes a second or two
+_MOST_LINES = 30  # in a recognised formula
 
 
 class Partition(NamedTuple):
@@ -78,7 +79,7 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], seen: Sequence[Region], s
     facts = {id(line): _facts(line) for line in lines if line.angle == 0 and line.spans}
     text = [line for line in lines if id(line) in facts and facts[id(line)].is_text]
     pieces = [line for line in lines if id(line) in facts and not facts[id(line)].is_text]
-    if len(pieces) > _MOST_PIECES:
+    if len(pieces) * (len(lines) + len(rules)) > _MOST_PAIRS:
         return Partition([], list(lines))
     found: list[Formula] = []
     held: set[int] = set()
@@ -223,20 +224,21 @@ class _Group:
         top, bottom = min(piece.top for piece in level), max(piece.bottom for piece in level)
         self.box: Box = (min(piece.left for piece in pieces), top, max(piece.right for piece in pieces), bottom)
         self.big = any(fact.big for fact in facts)
-        wide = (self.box[0] - self.size, top, self.box[2] + self.size, bottom)
-        self._fractions = [
-            rule
+        left, right = self.box[0] - self.size, self.box[2] + self.size
+        self._has_fraction = any(
+            left <= rule.left
+            and rule.right <= right
+            and top <= (rule.top + rule.bottom) / 2 <= bottom
+            and rule.right - rule.left > rule.bottom - rule.top
             for rule in rules
-            if rule.right - rule.left > rule.bottom - rule.top and holds(wide, Line("", *rule, 1.0))
-            and wide[0] <= rule.left and rule.right <= wide[2]
-        ]  # fmt: skip
+        )
 
     def is_sound(self, size: float) -> bool:
         """Whether the pieces have the letters and the signs of a formula, in the size of text."""
         signs, total = sum(fact.signs for fact in self._facts), sum(fact.total for fact in self._facts)
         related = any(_OPERATOR.search(piece.text) for piece in self._pieces)
         lettered = any(fact.letters for fact in self._facts)
-        shaped = self.big or bool(self._fractions) or len(self._pieces) > 2
+        shaped = self.big or self._has_fraction or len(self._pieces) > 2
         first = min(self._pieces, key=lambda piece: (piece.left, piece.top)).text
         listed = is_bullet(first) or ITEM.match(first)
         sized = self.size < _LARGE * size and not listed
@@ -244,7 +246,7 @@ class _Group:
 
     def is_apart(self, text: Sequence[Line], number: Line | None) -> bool:
         """Whether the formula does not continue the text above it: it is numbered, has fractions, or is indented."""
-        if number is not None or self._fractions:
+        if number is not None or self._has_fraction:
             return True
         above = max(
             (line for line in text if line.bottom < self.box[3] and self._is_over(line)), key=_low, default=None

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from pipeline.reading.layout.model import Box, around
 from pipeline.reading.layout.text import CJK, ITEM
 from pipeline.reading.ocr.direction import RecognisedText
 from pipeline.reading.ocr.engine import Point, Quad
+from pipeline.reading.ocr.orientation import SIZE_OF_HEIGHT
 
 _BULLET = "•"
 _JOINED = re.compile(
@@ -21,7 +23,7 @@ _JOINED = re.compile(
 _CHINESE_ONE = "一"
 _DASHED = re.compile(r"—\s?[a-zß-öø-ÿ]")
 _FIRST, _SECOND = re.compile(r"[Il|][.)]\s?[^\W\d_]{2}"), re.compile(r"2[.)]")
-_SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
+_ROMAN = "II.", "II)"
 _FAR, _NEAR, _ALONE = 3.5, 0.2, 0.6
 """In sizes: where a bullet may begin before its item, its space to the item, and the space before it."""
 _WIDTHS, _HEIGHTS = (0.1, 0.8), (0.04, 0.6)
@@ -30,8 +32,11 @@ _SOLID = 0.68
 _OFF = 0.25
 """In sizes, how far from the middle of its line a bullet is, and from the place of other bullets."""
 _LONG = 1.5
+"""In heights, a piece too short for an item; in sizes, how far apart aligned pieces may start."""
 _DARK, _CONTRAST = 0.5, 20
+"""The least darkness of a bullet: as a share of that of the letters, and in shades, of 255."""
 _LEAST_PX = 8.0
+"""A bullet of smaller type has too few pixels to show its shape."""
 
 
 class _Mark(NamedTuple):
@@ -49,7 +54,7 @@ def marked(pieces: Sequence[RecognisedText], grey: Image.Image) -> list[Recognis
     spaced = [_spaced(piece) for piece in _mended(pieces)]
     marks = [None if ITEM.match(piece.text) else _mark(piece, grey) for piece in spaced]
     seen = [mark for mark in marks if mark]
-    boxes = [_box(piece.corners) for piece in pieces]
+    boxes = [around((x, y, x, y) for x, y in piece.corners) for piece in pieces]
     result = []
     for piece, mark in zip(spaced, marks, strict=True):
         if mark and sum(_are_alike(mark, other) for other in seen) > 1 and _is_free(piece, mark, boxes):
@@ -60,18 +65,19 @@ def marked(pieces: Sequence[RecognisedText], grey: Image.Image) -> list[Recognis
 
 
 def _mended(pieces: Sequence[RecognisedText]) -> list[RecognisedText]:
-    """Return the pieces with the signs that the engine mistook: a dash for a Chinese one in Latin text, a 1 for an I
-    above a 2; and with shorter dashes before items, for long ones begin speech."""
+    """Return the pieces with the signs that the engine mistook: a dash for a Chinese one in Latin text; a 1 for an I if
+    a 2, but no II, begins another piece; shorter dashes before items, since long ones begin speech."""
     if sum(len(CJK.findall(piece.text)) - piece.text.startswith(_CHINESE_ONE) for piece in pieces) == 0:
         pieces = [_beginning(piece, _CHINESE_ONE, "—" if len(piece.text) > 1 else "–") for piece in pieces]
     dashes = [piece for piece in pieces if _DASHED.match(piece.text)]
-    seconds = [piece for piece in pieces if _SECOND.match(piece.text)]
+    roman = any(piece.text.startswith(_ROMAN) for piece in pieces)
+    seconds = [] if roman else [piece for piece in pieces if _SECOND.match(piece.text)]
     result = []
     for piece in pieces:
-        if _DASHED.match(piece.text) and sum(_are_below(piece, other) for other in dashes) > 1:
+        if _DASHED.match(piece.text) and sum(_are_aligned(piece, other) for other in dashes) > 1:
             result.append(_beginning(piece, "—", "–" if piece.text[1:2] == " " else "– "))
         elif _FIRST.match(piece.text) and any(
-            _are_below(piece, other) and piece.text[1] == other.text[1] for other in seconds
+            _are_aligned(piece, other) and piece.text[1] == other.text[1] for other in seconds
         ):
             result.append(piece._replace(text=f"1{piece.text[1:]}"))
         else:
@@ -90,9 +96,9 @@ def _beginning(piece: RecognisedText, old: str, new: str) -> RecognisedText:
     )
 
 
-def _are_below(piece: RecognisedText, other: RecognisedText) -> bool:
+def _are_aligned(piece: RecognisedText, other: RecognisedText) -> bool:
     """Whether the pieces start at one place across the text."""
-    size = _SIZE_OF_HEIGHT * math.dist(piece.corners[1], piece.corners[2])
+    size = SIZE_OF_HEIGHT * math.dist(piece.corners[1], piece.corners[2])
     return abs(_start(piece.corners) - _start(other.corners)) < _LONG * size
 
 
@@ -123,15 +129,16 @@ def _mark(piece: RecognisedText, grey: Image.Image) -> _Mark | None:
 
     a, b, c, d = piece.corners
     width, height = math.dist(a, b), math.dist(b, c)
-    size = _SIZE_OF_HEIGHT * height
+    size = SIZE_OF_HEIGHT * height
     if width < _LONG * height or size < _LEAST_PX:
         return None
-    # A little of the piece shows how dark its ink is.
+    # The piece's first letter shows how dark its ink is; beyond the picture's edge is paper.
     shares = (-_FAR * size / width, size / width)
     (left, right), (lower_left, lower_right) = ([_along(*side, share) for share in shares] for side in ((a, b), (d, c)))
     corners = (*left, *lower_left, *lower_right, *right)
     across, down, edge = round((_FAR + 1) * size), round(height), round(_FAR * size)
-    shades = np.asarray(grey.transform((across, down), Image.Transform.QUAD, corners, Image.Resampling.BILINEAR))
+    straight = grey.transform((across, down), Image.Transform.QUAD, corners, Image.Resampling.BILINEAR, fillcolor=255)
+    shades = np.asarray(straight)
     ink = np.median(shades) - shades.astype(np.float32)
     before = ink[:, :edge] > max(_DARK * float(np.percentile(ink, 99)), _CONTRAST)
     runs = [run for run in _runs(before.any(axis=0)) if run[0] < edge - _NEAR * size]
@@ -169,7 +176,7 @@ def _are_alike(mark: _Mark, other: _Mark) -> bool:
     )
 
 
-def _is_free(piece: RecognisedText, mark: _Mark, boxes: Sequence[tuple[float, float, float, float]]) -> bool:
+def _is_free(piece: RecognisedText, mark: _Mark, boxes: Sequence[Box]) -> bool:
     """Whether the mark is not in the box of a text."""
     a, b, c, d = piece.corners
     width = math.dist(a, b)
@@ -197,8 +204,3 @@ def _with_bullet(piece: RecognisedText, mark: _Mark) -> RecognisedText:
 
 def _along(start: Point, end: Point, share: float) -> Point:
     return start[0] + share * (end[0] - start[0]), start[1] + share * (end[1] - start[1])
-
-
-def _box(corners: Quad) -> tuple[float, float, float, float]:
-    xs, ys = zip(*corners, strict=True)
-    return min(xs), min(ys), max(xs), max(ys)

@@ -25,7 +25,7 @@ MAX_SKEW = 8.0
 _LEAST_SKEW = 0.2
 _LONG = 4.0
 _AGREEING = 1.0  # degrees around the median
-_SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
+SIZE_OF_HEIGHT = 0.75  # Boxes include ascenders, descenders and some space.
 
 
 def blocks(content: PageContent, profile: DocumentProfile | None) -> list[Block]:
@@ -52,13 +52,13 @@ def as_line(piece: RecognisedText) -> Line:
         middle = sum(xs) / 4
         left, right = middle - across / 2, middle + across / 2
         return Line(
-            piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle, piece.words, piece.places
+            piece.text, left, min(ys), right, max(ys), SIZE_OF_HEIGHT * across, (), angle, piece.words, piece.places
         )
     height = abs((dy + cy) - (ay + by)) / 2 or max(ys) - min(ys)
     middle = sum(ys) / 4
     top, bottom = middle - height / 2, middle + height / 2
     return Line(
-        piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle, piece.words, piece.places
+        piece.text, min(xs), top, max(xs), bottom, SIZE_OF_HEIGHT * height, (), angle, piece.words, piece.places
     )
 
 

@@ -19,23 +19,27 @@ _SMALL, _CAPITALS = 0.45, 0.69
 _SMALL_LETTER, _OTHER = re.compile(r"[a-zß-öø-ÿ]"), re.compile(r"[A-ZÀ-ÖØ-Þ0-9]")
 _NO_CAPITALS = re.compile(r"[^\W\d_A-ZÀ-ÖØ-Þ]|[,;()\[\]{}/|@$_]")
 _FEWEST = 4
+"""Fewer letters of a kind show no type."""
 _MOSTLY = 3
-"""So many small letters for each capital or figure: more capitals would seem to be the small letters."""
+"""So many small letters for each capital or figure: with more capitals, rows through these seem to be small letters."""
 _LEAST_PX = 6.0
-_INKED = 0.45, 0.2
+_SMALL_INK, _CAPITAL_INK = 0.45, 0.2
 """The least ink of a row through small letters, and through capitals, as a share of the rows with the most."""
 _CONTRAST = 20
+"""Between ink and paper, of 255 shades."""
 _PAPER = 0.15
 """Differences up to this share of the blackest ink are paper."""
 _INNER = 0.25
+"""The share of the letters' height, at their top and at their bottom, where curves and serifs widen strokes."""
 _FAR = 1.8
-"""How much a measured size may differ from that of the box."""
+"""How many times a measured size may be that of the box, or the box's the measured one."""
 _RULED = 0.9
+"""A row with ink over this share of its width is a rule."""
 _EVEN = 0.1
 """Weights that differ more than this from line to line are chance."""
 
 
-class Type(NamedTuple):
+class _Type(NamedTuple):
     """A type's size in pixels and the width of its upright strokes in sizes; `small`: measured by small letters."""
 
     size: float
@@ -44,7 +48,8 @@ class Type(NamedTuple):
 
 
 def typed(lines: Sequence[Line], pieces: Sequence[RecognisedText], grey: Image.Image) -> list[Line]:
-    """Return the lines of these pieces of a grey picture with the size and the weight of their type, if it shows."""
+    """Return the lines with the size and the weight of their type, where a grey picture shows it. `pieces`: the text of
+    each line, with its corners in the picture's pixels."""
     types = [_measured(piece, grey) for piece in pieces]
     known = [(line, kind) for line, kind in zip(lines, types, strict=True) if kind and kind.small]
     scale = _median((line.size / kind.size, len(line.text)) for line, kind in known)
@@ -60,7 +65,7 @@ def typed(lines: Sequence[Line], pieces: Sequence[RecognisedText], grey: Image.I
     return result
 
 
-def _measured(piece: RecognisedText, grey: Image.Image) -> Type | None:
+def _measured(piece: RecognisedText, grey: Image.Image) -> _Type | None:
     """Return the type of a recognised text; None if it does not show."""
     import numpy as np  # noqa: PLC0415  # only recognised pages need it
 
@@ -81,23 +86,25 @@ def _measured(piece: RecognisedText, grey: Image.Image) -> Type | None:
     rows = ink.sum(axis=1)
     rows[rows > _RULED * width] = 0.0
     most = np.sort(rows)[-max(3, height // 4) :].mean()
-    band = _band(rows, _INKED[capitals] * most)
+    band = _band(rows, (_SMALL_INK if small else _CAPITAL_INK) * most)
     if band is None:
         return None
     top, bottom = band
-    size = (bottom - top) / (_CAPITALS if capitals else _SMALL)
+    size = (bottom - top) / (_SMALL if small else _CAPITALS)
     edge = _INNER * (bottom - top)
     inner = ink[math.ceil(top + edge) : max(math.ceil(top + edge) + 1, int(bottom - edge))]
     dark = inner > 0.5
     strokes = int((dark[:, 1:] & ~dark[:, :-1]).sum())
-    return Type(size, float(inner.sum()) / strokes / size, small) if strokes else None
+    return _Type(size, float(inner.sum()) / strokes / size, small) if strokes else None
 
 
 def _band(rows: Any, least: float) -> tuple[float, float] | None:
-    """Return the top and the bottom, between pixels, of the rows with that much ink around the middle; None if they
-    reach an edge: then the ink belongs to a frame or to other lines as well."""
+    """Return the top and the bottom, between pixels, of the rows with that much ink around the middle; None without
+    any, or if they reach an edge: then the ink belongs to a frame or to other lines as well."""
     height = len(rows)
     first = last = max(range(height // 4, height - height // 4), key=lambda row: rows[row])
+    if rows[first] < least:
+        return None
     while first > 0 and rows[first - 1] >= least:
         first -= 1
     while last < height - 1 and rows[last + 1] >= least:

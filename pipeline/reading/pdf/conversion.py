@@ -25,8 +25,8 @@ from pipeline.reading.ocr import images, inks, layout_model, orientation, pixel_
 from pipeline.reading.ocr.combination import combined
 from pipeline.reading.ocr.rendition import MAX_WORDS, Rendition
 from pipeline.reading.pdf import pdfium, pictures, text_layer
+from pipeline.reading.pdf.page_cache import TEXT_PARTS, Contents, PageCache
 from pipeline.reading.pdf.pages import ConvertedPage, Options
-from pipeline.reading.pdf.surveyed import TEXT_PARTS, Contents, Surveyed
 from pipeline.reading.pdf.text_layer import TextLayer
 
 REVISION = 4
@@ -68,7 +68,7 @@ def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[
     if _type_of(source) != "pdf":
         return ""
     with pdfium.open_document(source) as document:
-        _SURVEYED.start(source)
+        _PAGES.start(source)
         facts = _facts(document, surveyed(pages, document.pages), options, tick)
         return json.dumps(layout.document_profile(facts).to_dict())
 
@@ -98,12 +98,12 @@ def _facts(
         with suppress(UnitError):
             with document.page(number) as page:
                 read = Contents.of(page, options)
-            _SURVEYED.keep(number, read)
+            _PAGES.keep(number, read)
             lines = tuple(read.layer.lines if read.layer.usable else ())
             yield layout.page_facts(replace(read.content, lines=lines))
 
 
-_SURVEYED = Surveyed()
+_PAGES = PageCache()
 
 
 @contextmanager
@@ -214,7 +214,7 @@ class _PdfSource:
     def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
         without lines. PDFium is free for other threads afterwards."""
-        known = _SURVEYED.take(self._path, number)
+        known = _PAGES.take(self._path, number)
         if known and not self._options.pictures:
             return known.layer, [], known.content
         with self._document.page(number) as page:

@@ -22,9 +22,9 @@ _CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
     """Check a file in a child; return its type, pages and size.
 
-    Raises `Unwanted`, or `UserError`: a code of `survey.inspect`; `too_slow`, `too_large` or `unreadable_file` if the
-    file is too much for the child; `no_reader` or `reader_killed`, which say nothing about the file: retry. Errors call
-    the file `name`, but some about access show its path.
+    Raises `Unwanted`, or `UserError`: a code of `source_check.inspect`; `too_slow`, `too_large` or `unreadable_file` if
+    the file is too much for the child; `no_reader` or `reader_killed`, which say nothing about the file: retry. Errors
+    call the file `name`, but some about access show its path.
     """
     source.check_file(path, limits, name)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}

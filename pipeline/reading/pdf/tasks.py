@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading.ocr import images
 from pipeline.reading.ocr.rendition import Rendition
-from pipeline.reading.pdf import conversion, pdfium, survey
+from pipeline.reading.pdf import conversion, pdfium, source_check
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
 from pipeline.reading.sandbox.limits import Task, check_characters, large_files, refused
 
@@ -31,7 +31,7 @@ class _Size:
 
 def _inspect(task: Task) -> dict[str, Any]:
     try:
-        return asdict(survey.inspect(task.path, _Size(**task["size"]), task.progress))
+        return asdict(source_check.inspect(task.path, _Size(**task["size"]), task.progress))
     except UserError as error:
         raise UnitError(str(error), code=error.code) from error
 

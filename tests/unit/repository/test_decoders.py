@@ -37,7 +37,7 @@ CHILDREN = {
         "pdf/conversion",
         "pdf/pdfium",
         "pdf/searchable",
-        "pdf/survey",
+        "pdf/source_check",
         "pdf/tasks",
         "text/audio_tags",
         "text/extraction",

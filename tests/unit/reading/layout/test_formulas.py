@@ -1,9 +1,11 @@
 """Formulas: short ones are LaTeX in their sentence, display formulas one block that shows no salad of their signs."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
+from pipeline.reading.layout import formulas as formulas_of
 from pipeline.reading.layout import inline, notation
 from pipeline.reading.layout.model import Formula, Line, Region, Rule, Run, Span, Style
 from pipeline.reading.layout.page import as_dicts, convert, render
@@ -119,6 +121,14 @@ def test_words_in_a_formula_stay_readable():
 )
 def test_text_with_variables_is_not_a_formula_of_its_own(others):
     assert not formulas(displayed(*others))
+
+
+def test_many_signs_and_many_lines_on_one_page_take_no_more_than_seconds():
+    signs = [math("x = y", 150, 40 * n) for n in range(700)]
+    started = time.process_time()
+    assert formulas_of.find(signs, (), (), 10).formulas
+    assert not formulas_of.find([*signs, *prose("text", 20_000, 50, 100)], (), (), 10).formulas
+    assert time.process_time() - started < 8
 
 
 def test_variables_of_a_sentence_are_not_cut_out():

@@ -35,6 +35,12 @@ def test_bullets_far_from_their_items_are_found_in_the_picture():
     assert len(found[0].words) == 5
 
 
+def test_bullets_at_the_edge_of_the_picture_are_found():
+    lines = [piece("Words of an item", 98 - 60, top) for top in (46, 86, 126)]
+    picture = with_dots((64, 57, 72, 65), (64, 97, 72, 105)).crop((60, 0, 600, 300))
+    assert [text[0] for text in texts(lines, picture)] == ["•", "•", "W"]
+
+
 def test_a_single_dot_and_dots_inside_other_text_are_not_bullets():
     lines = [piece("Words of an item", 98, top) for top in (46, 86, 126)]
     dots = [(64, top, 72, top + 8) for top in (57, 97)]
@@ -51,5 +57,6 @@ def test_markers_joined_to_the_next_word_are_parted():
 def test_signs_that_the_engine_mistook_before_items_are_mended():
     assert texts([piece("一 deux", 50, 10), piece("一 trois", 50, 50)]) == ["– deux", "– trois"]
     assert texts([piece("I. Lance", 50, 10), piece("2. Tire", 50, 50)]) == ["1. Lance", "2. Tire"]
+    assert texts([piece(text, 50, 50) for text in ("I. Scope", "2. Terms", "II. Law")])[0] == "I. Scope"
     assert texts([piece("— Monsieur?", 50, 10), piece("— Oui.", 50, 50)]) == ["— Monsieur?", "— Oui."]
     assert texts([piece("一 二三", 50, 10)]) == ["一 二三"]

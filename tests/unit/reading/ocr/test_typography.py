@@ -31,7 +31,22 @@ def test_lines_have_the_size_and_weight_of_their_type_whatever_the_height_of_the
     assert typed[9].weight > 1.3
 
 
-def test_lines_without_clear_letters_keep_their_size():
-    line = Line("words", 10, 10, 110, 40, 22.5)
-    piece = RecognisedText("words", ((10, 10), (110, 10), (110, 40), (10, 40)))
-    assert typography.typed([line], [piece], Image.new("L", (200, 60), "white")) == [line]
+@pytest.mark.parametrize(
+    ("ink", "box"),
+    [
+        ((0, 0, 0, 0), (10, 10, 110, 50)),  # a blank
+        ((0, 13, 199, 19), (10, 10, 110, 50)),  # above the middle only
+        ((0, 0, 199, 59), (10, 10, 110, 50)),  # all black
+        ((20, 20, 90, 40), (10, 10, 110, 11)),  # a line of one pixel
+        ((20, 20, 90, 40), (10, 10, 10, 10)),  # no place
+        ((0, 0, 60, 30), (-90, -20, 60, 30)),  # beyond the edge
+    ],
+)
+def test_lines_without_clear_letters_keep_their_size(ink, box):
+    left, top, right, bottom = box
+    picture = Image.new("L", (200, 60), "white")
+    for x in range(ink[0], ink[2], 2):
+        ImageDraw.Draw(picture).line((x, ink[1], x, ink[3]), fill=0)
+    line = Line("words", left, top, right, bottom, 22.5)
+    piece = RecognisedText("words", ((left, top), (right, top), (right, bottom), (left, bottom)))
+    assert typography.typed([line], [piece], picture)[0].size == pytest.approx(22.5)

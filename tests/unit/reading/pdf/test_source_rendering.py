@@ -10,7 +10,7 @@ from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import pdfium
 from pipeline.reading.pdf.conversion import open_source
 from pipeline.reading.pdf.pages import Options
-from pipeline.reading.pdf.survey import inspect
+from pipeline.reading.pdf.source_check import inspect
 from pipeline.settings import DocumentSettings
 from tests.support.samples import HEIC_FOLDER, sized_pdf, text_pdf
 

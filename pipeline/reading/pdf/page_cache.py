@@ -1,4 +1,4 @@
-"""The pages of the document that this process surveyed last, kept so that their conversion need not read them again."""
+"""Keep the pages that a process reads to survey a document, so that their conversion need not read them again."""
 
 import pickle
 import time
@@ -15,7 +15,9 @@ from pipeline.reading.pdf.text_layer import TextLayer
 TEXT_PARTS = 3
 """One part of a page's time reads its text layer; recognition takes longer."""
 
-_MAX_KEPT_BYTES = 10_000_000
+_MAX_BYTES = 10_000_000
+"""Some 400 pages of text."""
+_SPANS = Line._fields.index("spans")
 
 
 class Contents(NamedTuple):
@@ -34,8 +36,8 @@ class Contents(NamedTuple):
         )
 
 
-class Surveyed:
-    """Keeps the first pages, and gives each of them away once. Packed, a page takes a fifth of the memory."""
+class PageCache:
+    """Keeps the first pages of one file, each until it is taken. Packed, a page needs a fifth of the memory."""
 
     def __init__(self) -> None:
         self._file: tuple[Path, int, int, int] | None = None
@@ -43,10 +45,12 @@ class Surveyed:
         self._bytes = 0
 
     def start(self, source: Path) -> None:
+        """Drop all pages; from now on, keep those of this file as it is now."""
         self._file, self._pages, self._bytes = _identity(source), {}, 0
 
     def keep(self, number: int, contents: Contents) -> None:
-        if contents.layer.usable and self._bytes < _MAX_KEPT_BYTES:
+        """Keep the page unless the cache is full or the page has no text layer that will be used."""
+        if contents.layer.usable and self._bytes < _MAX_BYTES:
             self._pages[number] = _packed(contents)
             self._bytes += len(self._pages[number])
 
@@ -69,7 +73,7 @@ def _identity(source: Path) -> tuple[Path, int, int, int] | None:
 def _packed(contents: Contents) -> bytes:
     """Pickle a page with its lines and words as plain tuples, since named ones take four times as long."""
     (lines, *rest), content = contents
-    plain = [(line[:6], [tuple(span) for span in line.spans], line[7:]) for line in lines]
+    plain = [(line[:_SPANS], [tuple(span) for span in line.spans], line[_SPANS + 1 :]) for line in lines]
     return pickle.dumps((plain, rest, content), pickle.HIGHEST_PROTOCOL)
 
 
