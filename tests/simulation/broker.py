@@ -201,6 +201,31 @@ class Broker:
         self.deliveries.clear()
         self._queued = 0
 
+    def failed_over(self, queues: Sequence[str]) -> None:
+        """Note that Redis lacks the last writes: these queues have messages again that workers handled since."""
+        for message in self.messages.values():
+            message.touched = True
+        lists = [list_of(queue, priority) for queue in queues for priority in PRIORITIES]
+        raw_lists = self._redis.wire.calls([("LRANGE", name, 0, -1) for name in lists])
+        self._redis.wire.call("DEL", *lists)
+        self._queued = 0
+        for raw_message in (raw for raws in raw_lists for raw in reversed(raws)):
+            self._again(json.loads(raw_message))
+
+    def restore_left(self) -> None:
+        """Return the unacknowledged messages that no worker knows, after the visibility timeout."""
+        for raw_message in self._do("HVALS", UNACKED):
+            raw = json.loads(raw_message)
+            self._do("HDEL", UNACKED, raw["properties"]["delivery_tag"])
+            raw["headers"]["redelivered"] = True
+            self.world.at(self.world.rng.uniform(30, 60), lambda raw=raw: self._again(raw))
+
+    def _again(self, raw: dict[str, Any]) -> None:
+        """Put a message back under another tag, because a worker may still hold it under this one."""
+        message = self.messages[raw["headers"]["id"]]
+        raw["properties"]["delivery_tag"] = f"{message.id}-{self.world.number()}"
+        self._push(message, raw, head=False)
+
     def started(self, message: Message) -> None:
         """Record that a worker handles a message. If a fault moved it to the head, count it for those it passed."""
         is_first = self.waiting.pop(message.id, None) is not None

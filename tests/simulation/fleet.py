@@ -26,11 +26,12 @@ from tests.simulation.broker import Broker, Message
 from tests.simulation.flow import CPU, SCOPES, UNITS, ScopeState, State
 from tests.simulation.invariants import LOST_SLOTS_S, Observer
 from tests.simulation.spending import AGAIN_S, Spending
-from tests.simulation.worker import Worker
+from tests.simulation.worker import QUEUES, Worker
 from tests.simulation.world import Process, World
 
 SWEEP_S = 5.0
 SLOT_TTL_S = 60.0
+_REPLICATE = "for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('COPY', key, key, 'DB', 1) end"
 
 
 class Signature:
@@ -137,6 +138,9 @@ class Fleet:
         self.workers: list[Worker] = []
         self._closed = False
         self.flushes = 0
+        """How often Redis lost data."""
+        self._replicated_ms: int | None = None
+        """The time of the last write that the replica has, once it is cut off."""
         world.on_kill = self._killed
         self.broker.on_publish = self.observer.published
         self.provider.on_refused_key = self.observer.key_refused
@@ -236,6 +240,7 @@ class Fleet:
         world.every(faults.full_every_s, self._fill)
         world.every(faults.gate_every_s, self._turn_gate)
         world.every(faults.limits_every_s, lambda: self._insist(self._change_limits))
+        world.every(faults.fail_over_every_s, self._cut_off_replica)
         world.every(faults.kill_worker_every_s, lambda: self._some(lambda worker: world.kill(worker.main)))
         world.every(
             faults.kill_child_every_s, lambda: self._some(lambda worker: world.kill(world.rng.choice(worker.pool)))
@@ -370,13 +375,43 @@ class Fleet:
     def flush(self) -> None:
         """Empty Redis."""
         self.world.note("redis is emptied")
-        self.flushes += 1
+        self._replicated_ms = None
         self.redis.wire.call("FLUSHALL")
         self.broker.flushed()
+        self.provider.emptied()
+        self._lost_data()
+
+    def _lost_data(self) -> None:
+        self.flushes += 1
         self.observer.waiting.clear()
         self.observer.closed_since = None
-        self.provider.emptied()
         self.world.at(self.world.rng.uniform(0.1, 1.5), lambda: self._insist(self._configure))
+
+    def _cut_off_replica(self) -> None:
+        """Stop replication, some seconds before the master dies."""
+        if self._replicated_ms is None and not self.broker.full:
+            self.world.note("the replica is cut off")
+            self._replicated_ms = self.world.now_ms
+            self.redis.wire.call("EVAL", _REPLICATE, 0)
+            self.world.at(self.world.rng.choice((0.05, 1, 4)) * self.world.rng.random(), self._fail_over)
+
+    def _fail_over(self) -> None:
+        """Let the replica take the place of Redis, without the last writes. All connections break."""
+        if self._replicated_ms is None:
+            return
+        self.world.note("the replica takes over", since_ms=self._replicated_ms)
+        self._empty()
+        new_history = ("REPLICAOF", "127.0.0.1", 1), ("REPLICAOF", "NO", "ONE")
+        for command in (("FLUSHDB",), ("SWAPDB", 0, 1), *new_history):
+            self.redis.wire.call(*command)
+        self.provider.emptied(self._replicated_ms)
+        self._replicated_ms = None
+        self._lost_data()
+        self.broker.failed_over(QUEUES)
+        for worker in self.workers:
+            if worker.alive:
+                worker.cut()
+        self.broker.restore_left()
 
     def _serve_nobody(self, why: UnitError) -> None:
         """Make the provider refuse every call for a while."""
@@ -425,6 +460,8 @@ class Fleet:
         if self._closed:
             self.gate.own.close("operator", FOR_EVER)
             self.observer.closed_since = self.world.number()
+        else:
+            self.gate.own.reopen("operator")
 
     def _turn_gate(self) -> None:
         if self.broker.full:

@@ -140,6 +140,12 @@ MUTATIONS = (
         "what a chain's lost message would have sent is not sent from the rows",
         names={"tasks.flow.FlowTasks.launch_all": lambda *_: 0},
     ),
+    Mutation(
+        "failover",
+        "after a failover, a place at work stays taken as long as its process lives",
+        faults=Faults(fail_over_every_s=5),
+        scripts={"d == history()": "true"},
+    ),
     Mutation("turnover", "3: nothing counts as lost while its queue has messages", scripts={_LOST: ""}),
     Mutation(
         "refill",

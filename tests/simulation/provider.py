@@ -13,6 +13,7 @@ POLICY = BreakerPolicy(fail_max=5, cool_down_s=5, longest_s=20)
 OUTAGE = UnitError("it accepts no connection", kind=ErrorKind.TRANSIENT, code="connection")
 WRONG_KEY = UnitError("it refuses the key", kind=ErrorKind.UNAVAILABLE, code="unauthorized")
 
+LONGEST_CALL_S = 2.0
 NAME = "sim"
 QUEUE = "vision.sim"
 
@@ -58,7 +59,7 @@ class Provider:
             if len(self.calling) > self.concurrency and started_ms - self.emptied_at > 60_000:
                 raise Violation(f"{len(self.calling)} calls at once, {self.concurrency} are allowed")
             hooks.sent()
-            world.sleep(world.rng.uniform(0.05, 2.0))
+            world.sleep(world.rng.uniform(0.05, LONGEST_CALL_S))
             if kind == "deadly" and world.acting and not world.calm:
                 world.note("unit kills its process", unit=unit)
                 world.kill(world.acting)
@@ -104,10 +105,14 @@ class Provider:
             if used > window.limit + excused:
                 raise Violation(f"{used} calls in {window.window_s} s, {window.limit} are allowed")
 
-    def emptied(self) -> None:
-        """Note that an emptied Redis forgot the running calls, and those whose process died before it recorded them."""
+    def emptied(self, replicated_ms: int | None = None) -> None:
+        """Note that Redis forgot calls: an emptied one the running calls, and those whose process died before it
+        recorded them; a replica those since its last write, and those that were running then."""
         self.emptied_at = self.world.now_ms
-        known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
+        if replicated_ms is None:
+            known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
+        else:
+            known = sum(when < replicated_ms - LONGEST_CALL_S * 1000 for when in self.calls_ms)
         self.forgiven += [self.world.now_ms] * (len(self.calls_ms) - known)
 
     def on_record(self, within_s: float) -> Usage:

@@ -254,6 +254,7 @@ def faults_of(rng: random.Random) -> Faults:
         poison=rng.random() < 0.15,
         outage=rng.randrange(7) == 1,
         wrong_key=rng.randrange(7) == 3,
+        fail_over_every_s=12.0 if rng.randrange(6) == 0 else 0.0,
     )
 
 

@@ -11,6 +11,7 @@ SOON = {
     "marks",
     "order",
     "attempts",
+    "failover",
     "outage",
     "wrong key",
     "neighbours",

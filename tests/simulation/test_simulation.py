@@ -20,6 +20,8 @@ KEPT = {
     95204996: "a worker stalls with a message, which is sent again, and then goes on in its place",
     95204503: "a sweep is held up, and the next one follows soon: a process that has just begun is not dead",
     95101662: "a worker stalls with a message in its hands while its queue turns over: it may count as lost",
+    27: "a failover loses the ends of the messages at work: their places are free",
+    100451: "a failover loses the ends of the messages at work: their places are free",
 }
 """Seeds that failed, with the defect of each."""
 KEPT_OF_GATEWAYS = {

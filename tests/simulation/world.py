@@ -75,6 +75,8 @@ class Faults:
     """For some time, the provider accepts no connection."""
     wrong_key: bool = False
     """For some time, the provider refuses the key."""
+    fail_over_every_s: float = 0.0
+    """A replica that lacks the last seconds takes the place of Redis."""
 
 
 class World:

@@ -12,6 +12,7 @@ local is_taken, other = taken(ARGV[1], place)
 if is_taken and other and other ~= ARGV[4] and other ~= ARGV[6] then return other end
 -- 0: a present process counts as dead as soon as its presence expires.
 local since = is_present(ARGV[4]) and '0' or now
-redis.call('HSET', KEYS[5], field, 'b ' .. ARGV[4] .. ' ' .. since .. ' ' .. string.format('%.0f', now + ARGV[5]))
+local ends = string.format('%.0f', now + ARGV[5])
+redis.call('HSET', KEYS[5], field, table.concat({'b', ARGV[4], since, ends, history()}, ' '))
 redis.call('PEXPIRE', KEYS[5], KEPT_MS)
 return ''

@@ -5,7 +5,7 @@
 -- KEYS[2]  sorted set: live workers; score = expiry, ms   KEYS[3]  the same for their pools' processes
 -- KEYS[4]  hash: the broker's unacknowledged messages
 -- A scope's places are a hash: "queue|number" -> "w mark since priority" (a message waits in the queue) or
--- "b holder since until" (the holder works on it); a holder is "process/message".
+-- "b holder since until history" (the holder works on it); a holder is "process/message".
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local DELIVERED, UNACKED = KEYS[1], KEYS[4]
@@ -36,13 +36,24 @@ local function is_present(holder)
   return false
 end
 
+-- The id of the history of the server's data. A restart or a failover, which may lose the last writes, begins another.
+local replid
+local function history()
+  if not replid then
+    local info = redis.pcall('INFO', 'replication') -- an access list may deny it
+    replid = type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or '-'
+  end
+  return replid
+end
+
 -- Whether a place is taken, and its live holder. A place is taken if its message waits and is not lost, or if its
--- holder lives.
+-- holder lives. In an earlier history the message may have ended unrecorded, although its process lives: its place is
+-- free, as after a loss of all data.
 local function taken(queue, place)
   if not place then return false end
-  local kind, a, b, c = string.match(place, '^(%a) (%S+) (%S+) (%S+)$')
+  local kind, a, b, c, d = string.match(place, '^(%a) (%S+) (%S+) (%S+) ?(%S*)$')
   if kind == 'b' then
-    if tonumber(c) > now and (is_present(a) or tonumber(b) > now - UNKNOWN_MS) then return true, a end
+    if tonumber(c) > now and d == history() and (is_present(a) or tonumber(b) > now - UNKNOWN_MS) then return true, a end
     return false
   end
   if delivered(queue, c) > tonumber(a) then return false end

@@ -9,11 +9,12 @@ import pytest
 from pipeline.operations.providers import OK, WARN
 from pipeline.standalone.doctor import checks
 from tests.faults.flow import SQLITE, START_S, Flow, settings
+from tests.support.provider_server import ProviderServer
 from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinels
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="1")]
+pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="1", PRESENCE_TTL_S="60")]
 PAGES, DOCUMENTS = 30, 3
 
 
@@ -30,14 +31,18 @@ def redis_url(sentinels: Sentinels) -> str:
 
 @SQLITE
 def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
-    stack: Stack, flow: Flow, sentinels: Sentinels
+    stack: Stack, flow: Flow, provider: ProviderServer, sentinels: Sentinels
 ) -> None:
     stack.start(*FLEET, "ai-2")
     assert doctors_view(flow)["redis master"] == (OK, f"{NAME} at 127.0.0.1:{sentinels.master.port}, 1 replica")
-    documents = [flow.submit(PAGES, f"{number}.pdf") for number in range(DOCUMENTS)]
-    flow.wait_for_calls(10)
+    provider.configure({"latency_s": 3.0})
+    documents = [flow.submit(PAGES, "0.pdf")]
+    lanes = flow.context.settings.providers["test"].concurrency
+    wait_until(lambda: len(flow.held(documents[0])) == lanes, START_S, "all lanes of the document are at work")
     sentinels.sentinels[0].kill()
     sentinels.cut_off_replica()
+    provider.configure({"latency_s": 0.3})
+    documents += [flow.submit(PAGES, f"{number}.pdf") for number in range(1, DOCUMENTS)]
     flow.wait_for_calls(30)
     images = wait_until(lambda: all_images(flow, documents), START_S, "all documents are split")
     sentinels.master.kill()

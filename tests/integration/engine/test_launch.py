@@ -1,6 +1,7 @@
 """Places of messages: which messages a launch may send, and when a message counts as lost."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -8,6 +9,7 @@ from redis import Redis
 from pipeline.engine.connection import connect
 from pipeline.engine.launch import Place, Places, Wanted, launch
 from pipeline.engine.presence import Presence
+from tests.support.redis_server import RedisServer
 
 QUEUE = "vision.one"
 ONE = Place("documents:a", QUEUE)
@@ -67,6 +69,29 @@ def test_a_dead_holders_place_is_free(places: Places, redis: "Redis") -> None:
     assert places.begin(ONE, "w:1:a/m1", 60) == ""
     Presence(redis).leave("w:1:a")
     assert places.begin(ONE, "w:2:b/m2", 60) == ""
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_failover_frees_the_places_of_messages_at_work(ended: bool, tmp_path: Path) -> None:
+    wanted = Wanted("documents:a", QUEUE)
+    with RedisServer(tmp_path) as server, server.client() as redis:
+        places = Places(redis)
+        Presence(redis).renew("w:1:a", 60)
+        assert places.begin(ONE, "w:1:a/m1", 600) == ""
+        replicated = redis.dump("penstock:places:documents:a")
+        if ended:
+            places.leave(ONE, "w:1:a/m1")
+        assert _launch(places, redis, wanted) == ([("documents:a", 0)] if ended else [])
+        redis.delete(QUEUE)
+        redis.restore("penstock:places:documents:a", 0, replicated, replace=True)
+        redis.replicaof("127.0.0.1", "1")
+        redis.replicaof("NO", "ONE")  # a replica that becomes a master
+        assert _launch(places, redis, wanted) == [("documents:a", 0)], (
+            "the new master does not know whether m1 has ended"
+        )
+        assert _deliver(places, redis, "w:1:a/m2") == ""
+        assert _launch(places, redis, wanted) == []
+        assert not places.wait(ONE, "w:1:a/m1"), "the place is that of the later message"
 
 
 def test_a_waiting_message_is_lost_when_its_queue_has_turned_over_without_it(places: Places, redis: "Redis") -> None:
@@ -136,8 +161,8 @@ def _age(redis: "Redis") -> None:
     """Set the start of every place's wait back by a minute."""
     for key in redis.scan_iter("penstock:places:*:*"):
         for field, place in redis.hgetall(key).items():
-            kind, mark, since, priority = str(place).split()
-            redis.hset(key, field, f"{kind} {mark} {int(since) - 60_000} {priority}")
+            kind, mark, since, *others = str(place).split()
+            redis.hset(key, field, " ".join((kind, mark, str(int(since) - 60_000), *others)))
 
 
 def test_repeated_deliveries_of_a_message_count_once(places: Places, redis: "Redis") -> None:
