@@ -1,7 +1,9 @@
 """Classify groups of rows: headings, list items, code, quotes or plain text."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from pipeline.reading.layout import headings, lists
@@ -16,6 +18,9 @@ _MONO_WIDTH = 0.6
 _TITLE_SIZE = 1.3  # of the names below
 _MAX_BYLINES = 8
 _INDENT = 1.0  # text sizes of a definition
+_CODE_SIGN = re.compile(
+    r"[;{}]$|^(?://|/\*|--|\+\+|#\w|<[/!?]?\w)|:=|==|->|=>|&&|\|\||\w\([^()]*\)|\w\[[^\[\]]+\]|^\w+ ?= ?\S"
+)
 _PAGE_GAP = 3.0  # text sizes at least from a title in the contents to its page
 
 
@@ -133,19 +138,15 @@ class Classifier:
 
     def _code(self, groups: Sequence[Group]) -> int:
         """Return how many groups, from the first on, are code that belongs together; 0 if the first is not code."""
-        if self._criteria.profile.body_mono:
-            return 0
-        count = 0
-        for group in groups:
-            if not all(row.is_mono for row in group.rows):
-                break
-            count += 1
-        rows = [row for group in groups[:count] for row in group.rows]
+        mono = [*takewhile(lambda group: all(row.is_mono for row in group.rows), groups)]
+        if self._criteria.profile.body_mono and not _read_as_code(mono):
+            mono = [*takewhile(lambda group: _read_as_code([group]), mono)]
+        rows = [row for group in mono for row in group.rows]
         if len(rows) < 2:
             return 0
-        left = min(row.left for row in rows)
-        flush = sum(row.left - left < 0.3 * row.size for row in rows)
-        return count if flush >= 2 or 2 * flush >= len(rows) else 0
+        lefts = sorted(row.left for row in rows)
+        flush = len(rows) == 2 or any(b - a < 0.3 * rows[0].size for a, b in pairwise(lefts))
+        return len(mono) if flush else 0
 
 
 def _pairs(group: Group) -> list[Paragraph]:
@@ -221,6 +222,12 @@ def _is_term(groups: Sequence[Group], index: int) -> bool:
         and all(row.is_plain and abs(row.left - term.left) < 0.5 * row.size for row in group.rows)
         for group in groups
     )
+
+
+def _read_as_code(groups: Sequence[Group]) -> bool:
+    """Whether most rows have signs of program text, which tell it from running text in the same type."""
+    rows = [row for group in groups for row in group.rows]
+    return 2 * sum(bool(_CODE_SIGN.search(row.text)) for row in rows) > len(rows)
 
 
 def _code_block(groups: Sequence[Group]) -> Code:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
 
-from pipeline.reading.layout import bands, regions
+from pipeline.reading.layout import bands, listings, regions
 from pipeline.reading.layout.model import Furniture, Line, PageContent, Region
 from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
@@ -74,13 +74,11 @@ _MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
     """Return (lines of the page's text, other lines: running heads, page and line numbers, stamps, watermarks and notes
     of publishers). If all lines seem to be such, all are text."""
-    away = _away(content, profile)
-    if len(away) == len(content.lines):
+    lines, numbers = listings.split(content.lines)
+    away = _away(replace(content, lines=tuple(lines)), profile)
+    if len(away) == len(lines):
         away = set()  # If other pages repeat all lines, then the lines are the text.
-    return (
-        [line for line in content.lines if id(line) not in away],
-        [line for line in content.lines if id(line) in away],
-    )
+    return [line for line in lines if id(line) not in away], [*(line for line in lines if id(line) in away), *numbers]
 
 
 def blocks(away: Iterable[Line], height: float) -> tuple[list[Furniture], list[Furniture]]:
@@ -336,8 +334,6 @@ def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]
         return []
     chosen = {id(line) for line in counted}
     others = [line for line in level if id(line) not in chosen]
-    if 2 * sum(Row((line,)).is_mono for line in others) > len(others):
-        return []  # The numbers are those of program code.
     left = min((line.left for line in others), default=math.inf)
     right = max((line.right for line in others), default=-math.inf)
     text = sorted(rows(others), key=lambda row: row.bottom)

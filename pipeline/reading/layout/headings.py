@@ -183,7 +183,7 @@ def _may_be_heading(group: Group, *, larger: bool) -> bool:
     if len(group.rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
         return False
     if (
-        (_NO_HEADING_END.search(text) and not _LABEL.fullmatch(text))
+        (_NO_HEADING_END.search(text) and not (_LABEL.fullmatch(text) or (larger and _is_stopped_title(group))))
         or text.count(",") > 2
         or any(row.is_tabular and not ((larger or row.is_bold) and has_number_apart(row)) for row in group.rows)
     ):
@@ -193,6 +193,12 @@ def _may_be_heading(group: Group, *, larger: bool) -> bool:
     item = ITEM.match(text)
     bulleted = item is not None and not item["marker"][0].isdigit()
     return not (bulleted or text.startswith(_DASHES) or has_leader(text))
+
+
+def _is_stopped_title(group: Group) -> bool:
+    """Whether the group is one bold line that ends with a full stop and has no other."""
+    text = group.text
+    return len(group.rows) == 1 and group.rows[0].is_bold and text.endswith(".") and ". " not in text
 
 
 def _is_within(group: Group, boxes: Sequence[Box]) -> bool:

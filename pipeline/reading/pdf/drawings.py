@@ -16,7 +16,7 @@ _MAX_SEGMENTS = 50_000
 _MAX_DEPTH = 4
 _THIN_PT = 3.0
 _LEVEL_PT = 0.7
-_MIN_RULE_PT = 4.0
+_MIN_RULE_PT, _MAX_DASH_PT = 4.0, 12.0
 _RECTANGLE_SEGMENTS = 6
 _ROUNDED_SEGMENTS, _ROUNDED_SIDES, _ROUNDED_CORNERS = 20, 3, 4
 
@@ -24,9 +24,11 @@ Point = tuple[float, float]
 
 
 class Drawings(NamedTuple):
-    """The drawings on a page besides its text, in displayed coordinates; `images`: boxes of pictures."""
+    """The drawings on a page besides its text, in displayed coordinates; `dashes`: horizontal rules as short as an
+    underscore; `images`: boxes of pictures."""
 
     rules: list[Rule]
+    dashes: list[Rule]
     fills: list[Box]
     shapes: list[Box]
     images: list[Box]
@@ -39,7 +41,7 @@ def read(page: Page) -> Drawings:
         if reader.budget <= 0:
             break
         reader.add(raw, matrix)
-    return Drawings(reader.rules, reader.fills, reader.shapes, reader.images)
+    return Drawings(reader.rules, reader.dashes, reader.fills, reader.shapes, reader.images)
 
 
 def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
@@ -72,6 +74,7 @@ class _Reader:
 
     def __init__(self, page: Page) -> None:
         self.rules: list[Rule] = []
+        self.dashes: list[Rule] = []
         self.fills: list[Box] = []
         self.shapes: list[Box] = []
         self.images: list[Box] = []
@@ -116,14 +119,17 @@ class _Reader:
 
     def _add_thin(self, box: Box) -> None:
         left, top, right, bottom = box
-        if max(right - left, bottom - top) < _MIN_RULE_PT:
-            return
-        if right - left >= bottom - top:
+        across, along = sorted((right - left, bottom - top))
+        if right - left == along:
             middle = (top + bottom) / 2
-            self.rules.append(Rule(left, middle, right, middle))
+            rule = Rule(left, middle, right, middle)
+            if 2 * across < along <= _MAX_DASH_PT:
+                self.dashes.append(rule)
         else:
             middle = (left + right) / 2
-            self.rules.append(Rule(middle, top, middle, bottom))
+            rule = Rule(middle, top, middle, bottom)
+        if along >= _MIN_RULE_PT:
+            self.rules.append(rule)
 
     def _add_dot(self, raw: Any, line: Box) -> None:
         """Add a stroke that is as wide as it is long to the fills: TeX's square bullets."""
@@ -149,7 +155,9 @@ class _Reader:
                     if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
                         self._add_thin((min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
                     elif count == 2 and min(across, along) == 0:
-                        self._add_dot(raw, (min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
+                        line = (min(ax, bx), min(ay, by), max(ax, bx), max(ay, by))
+                        self._add_dot(raw, line)
+                        self._add_thin(line)
             if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
                 continue
             xs, ys = [x for x, _ in points], [y for _, y in points]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from pipeline.reading.layout.model import Line, PageContent, Span
-from pipeline.reading.pdf import drawings, text_layer
+from pipeline.reading.pdf import drawings, text_layer, underscores
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.pdfium import Page
 from pipeline.reading.pdf.text_layer import TextLayer
@@ -30,6 +30,8 @@ class Contents(NamedTuple):
     def of(cls, page: Page, options: Options) -> Self:
         layer = text_layer.read(page, time.monotonic() + options.page_s / TEXT_PARTS)
         drawn = drawings.read(page)
+        if drawn.dashes:
+            layer = layer._replace(lines=underscores.written(layer.lines, drawn.dashes))
         shapes, images = tuple(drawn.shapes), tuple(drawn.images)
         return cls(
             layer, PageContent(*page.size, (), tuple(drawn.rules), tuple(drawn.fills), shapes=shapes, images=images)

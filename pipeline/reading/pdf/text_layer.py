@@ -44,6 +44,8 @@ _PRIVATE = {
 }
 """Adobe's private characters for old-style figures (and Latin Modern's) and for small capitals."""
 
+_BULLET = re.compile(r"(?<!\S)\x88(?=\s)")
+"""LaTeX's bullet, in a font of pictures that names no characters."""
 _HAS_PRIVATE = re.compile("[\uf643-\uf64c\uf730-\uf739\uf761-\uf77a]")
 _UNREADABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\uffff\ue000-\uf8ff\U000f0000-\U0010ffff\ud800-\udfff]"
@@ -102,6 +104,7 @@ def _text(handle: Any) -> str:
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
         text = text.translate(_PRIVATE) if _HAS_PRIVATE.search(text) else text
+        text = _BULLET.sub("•", text) if "\x88" in text else text
         return diacritics.repair(handle, _without_false_hyphens(handle, text))
     # Characters beyond the basic plane, and those that PDFium omits from its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
+from unicodedata import normalize
 
 import pypdfium2.raw as pdfium_c
 
@@ -15,12 +16,16 @@ from pipeline.reading.layout.model import PLAIN, Line, Span, Style
 from pipeline.reading.layout.text import CJK
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
-_ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
+_ASCENT, DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
 _GAP = 1.2  # text sizes; words further apart are separate pieces
 _SPACE = 0.2  # text sizes; the least space between words
 _WORD = re.compile(r"\S+")
 _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+
+_NEGATION = "\u0338"
+_SIGNS = {"CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"), "CMMI": str.maketrans("?`", "⋆ℓ")}
+"""Signs in TeX's fonts that PDFium takes for the characters with their codes. A negation precedes what it negates."""
 
 _TEX = r"^(?:cm|sf|ec|la|cs|pl)"
 _BOLD = re.compile(
@@ -192,6 +197,8 @@ class Glyphs:
         (x, y), width = self._corner, self.page.size[0]
         first = objects[0]
         setting = self._setting(first, spans[0][0])
+        if setting.style.font[:4] in _SIGNS:
+            return None
         level: tuple[float, float] | None = None
         words: list[Span] = []
         for (begin, stop), own, following in zip(spans, objects, [*objects[1:], None], strict=True):
@@ -253,7 +260,7 @@ class Glyphs:
                 for word in parts
                 if word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
             ]
-        return words
+        return _with_negations(words) if any(word.text == _NEGATION for word in words) else words
 
     def _parts(self, text: str, start: int, end: int, first: int | None, before: Word | None) -> list[Word]:
         """Return the word `text[start:end]`, which has several text objects, cut where its style changes."""
@@ -283,6 +290,8 @@ class Glyphs:
             if not clean:
                 return None
         style, size, angle = self._setting(address, start)
+        if signs := _SIGNS.get(style.font[:4]):
+            clean = clean.translate(signs)
         left, top, right, bottom = self.box(start)
         loose_top, vertical = top, False
         if end - start > 1:
@@ -313,7 +322,7 @@ class Glyphs:
             return None
         x, y = self._sides[0].value, self._sides[1].value
         baseline = self._corner[1] - y if self._corner else self.page.displayed(x, y, x, y)[1]
-        level = baseline - _ASCENT * size, baseline + _DESCENT * size
+        level = baseline - _ASCENT * size, baseline + DESCENT * size
         if address:
             self._levels[address, loose_top] = level
         return level
@@ -360,6 +369,17 @@ class Glyphs:
             return self.page.displayed(left, bottom, right, top)
         x, y = self._corner  # As above, without the call: most pages are not rotated.
         return (left - x, y - top, right - x, y - bottom)
+
+
+def _with_negations(words: Sequence[Word]) -> list[Word]:
+    """Return the words with each sign that a stroke negates as one character."""
+    negated: list[Word] = []
+    for word in words:
+        if negated and negated[-1].text == _NEGATION:
+            text = normalize("NFC", word.text[0] + _NEGATION) + word.text[1:]
+            word = word._replace(text=text, spaced=negated.pop().spaced)  # noqa: PLW2901
+        negated.append(word)
+    return negated
 
 
 def _cleaned(word: str) -> str:
@@ -443,7 +463,7 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
 def _shifted(word: Word, size: float, foot: float) -> Style:
     """Return the style of a word that is smaller than its line: raised, lowered or neither."""
     # A smaller word ends higher even on the same baseline.
-    rise = foot - word.foot - _DESCENT * (size - word.size)
+    rise = foot - word.foot - DESCENT * (size - word.size)
     if rise > 0.12 * size:
         return word.style._replace(shift=1)
     return word.style._replace(shift=-1) if rise < -0.08 * size else word.style

@@ -148,15 +148,10 @@ def test_a_letters_address_and_date_stay():
     assert "3 May 2020" in text
 
 
-def test_line_numbers_of_a_draft_are_left_out_and_line_numbers_of_code_stay():
-    def numbered(style):
-        text = column(
-            [f"some text number {'abcdefghijkl'[n]} that is printed here" for n in range(12)], 80, style=style
-        )
-        return page(*(line(str(n + 31), 50, 102 + 12 * n, size=6) for n in range(12)), *text)
-
-    assert "35" not in render(convert(numbered(Style())))
-    assert "35" in render(convert(numbered(MONO)))
+def test_line_numbers_of_a_draft_are_left_out():
+    text = column([f"some text number {'abcdefghijkl'[n]} that is printed here" for n in range(12)], 80)
+    numbers = [line(str(n + 31), 50, 102 + 12 * n, size=6) for n in range(12)]
+    assert "35" not in render(convert(page(*numbers, *text)))
 
 
 def test_numbers_of_table_rows_and_notes_are_not_line_numbers():
@@ -279,3 +274,25 @@ def test_a_heading_beside_a_label_that_pages_share_stays():
         for n, content in enumerate(pages)
     ]
     assert all(name in text for name, text in zip(names, texts(pages), strict=True))
+
+
+def test_numbers_beside_the_lines_of_a_listing_are_not_part_of_its_code():
+    """Small numbers are lines of their own or part of the lines of code; a table's numbers are further apart."""
+    code = ["begin", "    x = 1;", "    y = x;", "end"]
+    lines = [
+        line(text.strip(), 80 + 24 * text.startswith(" "), 100 + 12 * n, style=MONO) for n, text in enumerate(code)
+    ]
+    numbers = [line(str(n), 53 - 3 * len(str(n)), 104 + 12 * (n - 9), size=6) for n in range(9, 13)]
+    joined = line("12 end", 47, 136, size=6)
+    joined = joined._replace(spans=(joined.spans[0], *lines[3].spans), size=10, top=136, bottom=146, right=100)
+    for listing in ([*lines, *numbers], [*lines[:3], *numbers[:3], joined]):
+        content = page(*listing, *prose("text", 8, top=200))
+        assert "```\nbegin\n    x = 1;\n    y = x;\nend\n```" in render(convert(content)).replace("     ", "    ")
+        _, away = furniture.split(content, document_profile([page_facts(content)]))
+        assert [number.text for number in away] == ["9", "10", "11", "12"]
+    rows = [
+        cell
+        for n in range(4)
+        for cell in (line(str(n), 50, 300 + 18 * n), *column([f"cmd{n}"], 80, 300 + 18 * n, style=MONO))
+    ]
+    assert furniture.split(page(*rows), document_profile([page_facts(page(*rows))]))[1] == []

@@ -97,6 +97,12 @@ def test_a_chapters_label_and_its_title_are_one_heading(labels):
     assert headings(*alone, *prose("text", 30, top=200)) == [f"# {' '.join(labels)}"]
 
 
+def test_a_large_bold_title_may_end_with_a_full_stop():
+    texts = ["The art of tests.", "Tests help. So do you.", "of tests,"]
+    found = [headings(line(text, 50, 60, 18, BOLD), *prose("text", 30, top=200)) for text in texts]
+    assert found == [["# The art of tests."], [], []]
+
+
 def recognised(text, top):
     return Line(text, 50, top, 50 + 5 * len(text), top + 10, 10)
 

@@ -182,6 +182,18 @@ def test_a_definition_goes_on_below_its_first_line():
     )
 
 
+def test_code_is_code_where_the_text_is_in_the_same_type():
+    """Signs of programs tell it from typed prose; most lines of a listing have one."""
+    prose = [f"a typed letter has line {n} of its text here" for n in range(8)]
+    code = ["if (a == b) {", "return;", "}", "else"]
+    for texts, expected in ((code, "```\nif (a == b) {\nreturn;\n}\nelse\n```"), (prose, "")):
+        lines = styled.column(texts, 50, 300, style=styled.MONO)
+        typed = styled.column(prose, 50, 100, style=styled.MONO)
+        rendered = render(convert(styled.page(*typed, styled.line("Then", 50, 250), *lines)))
+        assert ("```" in rendered) == bool(expected)
+        assert expected in rendered
+
+
 def test_a_last_line_of_code_stays_in_its_sentence():
     lines = [*styled.prose("body", 3), styled.line("name", 50, 136, style=styled.MONO)]
     assert render(convert(styled.page(*lines))).endswith("which goes on and `name`")

@@ -4,19 +4,19 @@ import pytest
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading.layout.page import PageContent, convert, render
-from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer
+from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer, underscores
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.words import Glyphs, _style
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
 
-FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier"}
+FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier", "S": "CMSY10", "V": "CMMI10"}
 
 
 @pytest.fixture
 def page(tmp_path):
-    """Read the text layer of a page of these drawing commands, with fonts F1, B, I and M."""
+    """Read the text layer of a page of these drawing commands, with fonts F1, B, I, M, S and V."""
 
     def read(content, extra="", objects=(), box="0 0 600 800"):
         path = tmp_path / "a.pdf"
@@ -30,6 +30,7 @@ def page(tmp_path):
 def styled(content, extra="", objects=(), box="0 0 600 800"):
     pdf = pdf_bytes([Sheet(content, box, extra, objects)])
     fonts = " ".join(f"/{name}<</Type/Font/Subtype/Type1/BaseFont/{font}>>" for name, font in FONTS.items())
+    fonts += "/P 6 0 R" if len(objects) > 1 else ""
     return pdf.replace(b"/Font<</F1 3 0 R>>", f"/Font<</F1 3 0 R {fonts}>>".encode())
 
 
@@ -307,6 +308,43 @@ def test_a_check_box_between_the_words_of_a_line_is_one_of_them(tmp_path):
     pdf = path.read_bytes().replace(b"/Rect[150", b"/Rect[082").replace(b" 170 712]", b" 088 712]")
     path.write_bytes(pdf)
     assert texts_of(path) == ["Label [ ] Yes"]
+
+
+def test_rules_as_long_as_underscores_between_words_are_underscores(page):
+    """TeX's older fonts have no underscore."""
+
+    def written(content):
+        lines, drawn = page(content)
+        return [line.text for line in underscores.written(lines, drawn.dashes)]
+
+    stroked = b"[]0 d 0.4 w 98.5 700.2 m 102.1 700.2 l S\n"
+    between = b"68 700 3.6 0.4 re f\n" + stroked + b"103.4 700 3.6 0.4 re f\n"
+    before = b"40.5 650 3.6 0.4 re f\n45.4 650 3.6 0.4 re f\n"
+    assert written(shown("run", 50, 700) + between + shown("name", 72.3, 700) + shown("up", 108, 700)) == [
+        "run_name__up"
+    ]
+    assert written(shown("low", 50, 650) + before) == ["__low"]
+    underlined = b"50 698 3.6 0.4 re f\n74 640 3.6 0.4 re f\n"
+    assert written(underlined + shown("a b", 50, 700) + shown("low note", 50, 650)) == ["a b", "low note"]
+
+
+def test_signs_of_tex_that_pdfium_takes_for_figures_are_signs(page):
+    [line], _ = page(
+        words("V", "x", 50, 700)
+        + words("S", "0", 57, 700)
+        + shown("and", 70, 700)
+        + words("S", "6", 95, 700)
+        + shown("= 0", 96, 700)
+    )
+    assert line.text == "x′ and ≠ 0"
+
+
+def test_a_bullet_in_a_font_of_pictures_is_a_bullet(page):
+    glyph = b"<</Length 28>>stream\n500 0 0 0 500 500 d1 0 0 m f\nendstream"
+    font = b"<</Type/Font/Subtype/Type3/FontBBox[0 0 500 500]/FontMatrix[.001 0 0 .001 0 0]/FirstChar 136/LastChar 136"
+    font += b"/Widths[500]/CharProcs<</a136 5 0 R>>/Encoding<</Type/Encoding/Differences[136/a136]>>>>"
+    [line], _ = page(words("P", "\\210", 50, 700) + shown("item", 60, 700), objects=(glyph, font))
+    assert line.text == "• item"
 
 
 def test_figures_in_old_style_are_figures(tmp_path):
