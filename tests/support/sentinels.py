@@ -19,6 +19,8 @@ PASSWORD, SENTINEL_PASSWORD = "s3cret/of@the#master", "another:secret?of;sentine
 _REPLICA = ("replicator", "third-secret")
 """The user with which a replica connects to its master."""
 _COUNT, _QUORUM = 3, 2
+_DOWN_AFTER_MS = 1000
+"""Sentinels choose no replica that lost its master ten times as long ago."""
 READY_S = 60
 
 
@@ -50,7 +52,7 @@ class Sentinel:
             requirepass {SENTINEL_PASSWORD}
             sentinel monitor {NAME} 127.0.0.1 {self._master_port} {self._quorum}
             sentinel auth-pass {NAME} {PASSWORD}
-            sentinel down-after-milliseconds {NAME} 500
+            sentinel down-after-milliseconds {NAME} {_DOWN_AFTER_MS}
             sentinel failover-timeout {NAME} 3000
         """)
         with path.with_suffix(".log").open("ab") as log:

@@ -15,7 +15,7 @@ from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="1", PRESENCE_TTL_S="60")]
-PAGES, DOCUMENTS = 30, 3
+PAGES = 30
 
 
 @pytest.fixture
@@ -33,18 +33,21 @@ def redis_url(sentinels: Sentinels) -> str:
 def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     stack: Stack, flow: Flow, provider: ProviderServer, sentinels: Sentinels
 ) -> None:
-    stack.start(*FLEET, "ai-2")
+    stack.start(*FLEET, "ai-2", "both-1")
     assert doctors_view(flow)["redis master"] == (OK, f"{NAME} at 127.0.0.1:{sentinels.master.port}, 1 replica")
-    provider.configure({"latency_s": 3.0})
-    documents = [flow.submit(PAGES, "0.pdf")]
-    lanes = flow.context.settings.providers["test"].concurrency
-    wait_until(lambda: len(flow.held(documents[0])) == lanes, START_S, "all lanes of the document are at work")
+    provider.configure({"latency_s": 4.0})
+    documents: list[str] = []
+    images: dict[str, int] = {}
+    for name in ("other", "other", "test"):
+        documents.append(flow.submit(PAGES, f"{len(documents)}.pdf", name))
+        images |= wait_until(lambda: last_images(flow, documents), START_S, "the document is split")
+    last = documents[-1]
+    at_work = wait_until(lambda: all_lanes(flow, last), START_S, "all lanes of the document are at work")
     sentinels.sentinels[0].kill()
     sentinels.cut_off_replica()
     provider.configure({"latency_s": 0.3})
-    documents += [flow.submit(PAGES, f"{number}.pdf") for number in range(1, DOCUMENTS)]
-    flow.wait_for_calls(30)
-    images = wait_until(lambda: all_images(flow, documents), START_S, "all documents are split")
+    wait_until(lambda: not at_work & flow.held(last), START_S, "the lanes have ended their pages")
+    flow.wait_for_calls(len(provider.records) + len(at_work))
     sentinels.master.kill()
     under_way = {numbered(i, page) for i, key in enumerate(documents) for page in flow.held(key)}
     assert under_way
@@ -64,14 +67,16 @@ def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     assert not [path for path in written if with_secrets(path.read_bytes())]
 
 
-def all_images(flow: Flow, documents: list[str]) -> dict[str, int]:
-    """Return pages by the hashes of their pictures; empty until all documents are split."""
-    numbers = {
-        digest: numbered(i, page)
-        for i, document_id in enumerate(documents)
-        for digest, page in flow.images(document_id).items()
-    }
-    return numbers if len(numbers) == PAGES * DOCUMENTS else {}
+def all_lanes(flow: Flow, document_id: str) -> set[int]:
+    """Return the pages at which the document's lanes work; empty until all are at work."""
+    held = flow.held(document_id)
+    return held if len(held) == flow.context.settings.providers["test"].concurrency else set()
+
+
+def last_images(flow: Flow, documents: list[str]) -> dict[str, int]:
+    """Return pages of the last document by the hashes of their pictures; empty until it is split."""
+    found = flow.images(documents[-1])
+    return {digest: numbered(len(documents) - 1, page) for digest, page in found.items()}
 
 
 def numbered(document: int, page: int) -> int:
