@@ -142,8 +142,8 @@ class Classifier:
         if self._criteria.profile.body_mono and not _read_as_code(mono):
             mono = [*takewhile(lambda group: _read_as_code([group]), mono)]
         rows = [row for group in mono for row in group.rows]
-        if len(rows) < 2:
-            return 0
+        if len(rows) < 2 or any(token.style.link for row in rows for token in row.tokens):
+            return 0  # Addresses are in this type, too.
         lefts = sorted(row.left for row in rows)
         flush = len(rows) == 2 or any(b - a < 0.3 * rows[0].size for a, b in pairwise(lefts))
         return len(mono) if flush else 0

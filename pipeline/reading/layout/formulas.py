@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.reading.layout import notation, regions
-from pipeline.reading.layout.model import Box, Formula, Line, Region, Rule, around, holds
+from pipeline.reading.layout.drawn_rules import bars
+from pipeline.reading.layout.model import Box, Boxed, Formula, Line, Region, Rule, around, holds
 from pipeline.reading.layout.rows import Row, rows
 from pipeline.reading.layout.text import ITEM, is_bullet, join_lines
 
@@ -35,6 +36,8 @@ _BETWEEN = 4.0
 _SEEN = 0.5  # the layout model's least score
 _MOST_PAIRS = 1_000_000  # of pieces with lines and rules: comparing these takes a second or two
 _MOST_LINES = 30  # in a recognised formula
+_SLACK = 0.3  # text sizes between the ends of rules that meet
+_MIN_CROSSING = 3  # level rules
 
 
 class Partition(NamedTuple):
@@ -83,6 +86,7 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], seen: Sequence[Region], s
         return Partition([], list(lines))
     found: list[Formula] = []
     held: set[int] = set()
+    grids = _grids(rules, size)
     numbers = [piece for piece in pieces if _NUMBER.fullmatch(piece.text)]
     tall = [piece for piece in pieces if facts[id(piece)].is_tall]
     free = _untied([piece for piece in pieces if piece not in numbers and piece not in tall], text)
@@ -94,11 +98,32 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], seen: Sequence[Region], s
         certain = regions.covering(equations, parts.box) is not None
         if not parts.is_sound(size) or not (certain or parts.is_apart(text, number)):
             continue
+        if any(holds(grid, Boxed(parts.box)) for grid in grids):
+            continue
         if any(line not in conditions and not parts.is_elsewhere(line, text) for line in beside):
             continue
         found.append(parts.formula(number, conditions, text))
         held |= {id(line) for line in (*group, *conditions, *([number] if number else []))}
     return Partition(found, [line for line in lines if id(line) not in held])
+
+
+def _grids(rules: Sequence[Rule], size: float) -> list[Box]:
+    """Return the boxes of tables: upright rules with the level rules that cross them, of which there are several."""
+    slack = _SLACK * size
+    level, upright = bars(rules, slack)
+    if len(level) * len(upright) > _MOST_PAIRS:
+        return []
+    grids = []
+    for bar in upright:
+        crossing = [
+            rule
+            for rule in level
+            if bar.start - slack <= rule.at <= bar.end + slack and rule.start + size < bar.at < rule.end - size
+        ]
+        if len(crossing) >= _MIN_CROSSING:
+            sides = min(rule.start for rule in crossing), max(rule.end for rule in crossing)
+            grids.append((sides[0], bar.start, sides[1], bar.end))
+    return grids
 
 
 def _recognised(lines: Sequence[Line], equations: Sequence[Region]) -> Partition:

@@ -36,6 +36,7 @@ _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _LEVEL_PT = 1.0
 _has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
+_ROOT, _BEHIND = "√", 0.3  # text sizes between a root's sign and its number
 
 _PRIVATE = {
     **{0xF730 + n: str(n) for n in range(10)},
@@ -84,6 +85,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
             if time.monotonic() > until:
                 return _NOTHING
             lines.append(line)
+        lines = _with_level_roots(lines) if _ROOT in text else lines
         lines = _with_fields(_without_repeats(lines), page)
         shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
         return TextLayer(lines, characters, min(shares))
@@ -168,6 +170,17 @@ def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, 
             start += len(stretch)
             if line.text:
                 yield line
+
+
+def _with_level_roots(lines: list[Line]) -> list[Line]:
+    """Return the lines with each root's sign level with the number behind it: TeX's sign hangs from the place where it
+    is set, so that it seems to be a line of its own."""
+    placed = [*lines]
+    for place, (sign, after) in enumerate(pairwise(lines)):
+        near = abs(after.left - sign.right) < _BEHIND * sign.size
+        if sign.text == _ROOT and near and 0 < after.top - sign.top < 1.5 * sign.size:
+            placed[place] = sign._replace(top=after.top, bottom=after.bottom)
+    return placed
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:

@@ -10,7 +10,7 @@ from pipeline.reading.layout import inline, notation
 from pipeline.reading.layout.model import Formula, Line, Region, Rule, Run, Span, Style
 from pipeline.reading.layout.page import as_dicts, convert, render
 from pipeline.reading.layout.sections import sections
-from tests.support.layout import line, page, prose
+from tests.support.layout import grid, line, page, prose
 
 MATH, SIGN, TALL, ROMAN = (Style(font=font) for font in ("CMMI10", "CMSY10", "CMEX10", "CMR8"))
 UP, DOWN = MATH._replace(shift=1), ROMAN._replace(shift=-1)
@@ -146,3 +146,11 @@ def test_the_layout_model_shows_formulas_in_recognised_text_unless_they_are_word
     assert [(formula.text, formula.number) for formula in formulas(blocks)] == [("E=mc2", "(3)")]
     wrong = Region("equation", lines[2].box, 0.9)
     assert not formulas(convert(replace(content, regions=(wrong,))))
+
+
+def test_formulas_in_the_cells_of_a_ruled_table_stay_in_it():
+    cells = [math("α ← β", 150, 162 + 20 * n) for n in range(3)] + [math(f"({n})", 60, 162 + 20 * n) for n in range(3)]
+    blocks = displayed(*cells, rules=grid([50, 140, 300], [160, 180, 200, 216]))
+    assert formulas(blocks) == []
+    assert render(blocks).count("α ← β |") == 3
+    assert formulas(displayed(*cells[:3])) != []

@@ -290,9 +290,14 @@ def test_numbers_beside_the_lines_of_a_listing_are_not_part_of_its_code():
         assert "```\nbegin\n    x = 1;\n    y = x;\nend\n```" in render(convert(content)).replace("     ", "    ")
         _, away = furniture.split(content, document_profile([page_facts(content)]))
         assert [number.text for number in away] == ["9", "10", "11", "12"]
-    rows = [
-        cell
-        for n in range(4)
-        for cell in (line(str(n), 50, 300 + 18 * n), *column([f"cmd{n}"], 80, 300 + 18 * n, style=MONO))
-    ]
-    assert furniture.split(page(*rows), document_profile([page_facts(page(*rows))]))[1] == []
+    for pitch, between in ((18, []), (12, ["is"])):
+        rows = [
+            cell
+            for n in range(4)
+            for cell in (
+                line(str(n), 50, 300 + pitch * n),
+                *(line(text, 80, 300 + pitch * n) for text in between),
+                line(f"cmd{n}", 120, 300 + pitch * n, style=MONO),
+            )
+        ]
+        assert furniture.split(page(*rows), document_profile([page_facts(page(*rows))]))[1] == []

@@ -3,7 +3,7 @@ import pytest
 
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading.layout.page import PageContent, convert, render
+from pipeline.reading.layout.page import PageContent, convert, render, to_markdown
 from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer, underscores
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.words import Glyphs, _style
@@ -11,12 +11,12 @@ from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
 
-FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier", "S": "CMSY10", "V": "CMMI10"}
+FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier", "S": "CMSY10", "V": "CMMI10", "Y": "Symbol"}
 
 
 @pytest.fixture
 def page(tmp_path):
-    """Read the text layer of a page of these drawing commands, with fonts F1, B, I, M, S and V."""
+    """Read the text layer of a page of these drawing commands, with fonts F1, B, I, M, S, V and Y."""
 
     def read(content, extra="", objects=(), box="0 0 600 800"):
         path = tmp_path / "a.pdf"
@@ -337,6 +337,12 @@ def test_signs_of_tex_that_pdfium_takes_for_figures_are_signs(page):
         + shown("= 0", 96, 700)
     )
     assert line.text == "x′ and ≠ 0"
+
+
+def test_a_roots_sign_above_the_line_is_part_of_it(page):
+    lines, _ = page(shown("of", 50, 700) + words("Y", "\\326", 64, 710) + shown("2 in text", 70.6, 700))
+    assert {(round(line.top), round(line.bottom)) for line in lines} == {(91, 103)}
+    assert to_markdown(lines) == "of √2 in text"
 
 
 def test_a_bullet_in_a_font_of_pictures_is_a_bullet(page):
