@@ -7,6 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pipeline.reading.layout.cells import spans_of, sub_line, text_size
+from pipeline.reading.layout.legibility import is_garbled
 from pipeline.reading.layout.model import Line, Span
 from pipeline.reading.layout.text import is_number
 
@@ -60,10 +61,12 @@ def ruled_gap(lines: Sequence[Line]) -> float:
 
 def borders_of(rows: Sequence[Sequence[Line]], gap: float | None = None) -> list[Border]:
     """Return the gaps between columns, from left to right: the stretches of x where the rows have no word, ignoring
-    rows that run across.
+    rows that run across, and lines that recognition could not read, such as values printed over one another.
 
     `gap`: the least width, in text sizes, where rules show a table; None: no rules do, so gaps must be wider.
     """
+    sound = [cells for row in rows if (cells := [line for line in row if not is_garbled(line)])]
+    rows = sound if len(sound) > 1 else rows
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     width = max(line.right for line in lines) - min(line.left for line in lines)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pipeline.reading.layout.legibility import is_garbled
 from pipeline.reading.layout.model import Box, Boxed, Line, Picture, Table, area, holds
 
 Item = Line | Table | Picture
@@ -11,6 +12,7 @@ Item = Line | Table | Picture
 _MIN_ITEMS = 3
 _MIN_SHARE, _MAX_SHARE = 0.01, 0.7  # of the page's area
 _MAX_AREAS = 300
+_MAX_STAMP, _SHORT = 5, 30  # lines of a stamp, and characters of each
 _SLACK = 0.5  # text sizes
 
 
@@ -19,6 +21,18 @@ class Frame(Boxed):
     """A box and its contents."""
 
     items: tuple[Item, ...]
+
+    @property
+    def lines(self) -> list[Line]:
+        return [item for item in self.items if isinstance(item, Line)]
+
+    @property
+    def is_stamp(self) -> bool:
+        """Whether the box holds only a few short lines, all centred, and so no text below a heading."""
+        middle = (self.left + self.right) / 2
+        return len(self.lines) == len(self.items) <= _MAX_STAMP and all(
+            len(line.text) < _SHORT and abs((line.left + line.right) / 2 - middle) < line.size for line in self.lines
+        )
 
     @property
     def size(self) -> float:
@@ -51,8 +65,9 @@ def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: floa
 
 
 def _reaches_out(item: Item, box: Box) -> bool:
+    """Whether the item crosses a border of the box; what recognition could not read may seem to."""
     slack = _SLACK * item.size
-    return (
+    return not (isinstance(item, Line) and is_garbled(item)) and (
         item.left < box[0] - slack
         or item.right > box[2] + slack
         or item.top < box[1] - slack

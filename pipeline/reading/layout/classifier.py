@@ -53,7 +53,7 @@ class Classifier:
                 index += code
                 yield _code_block(groups[index - code : index])
                 continue
-            if _is_in_list(groups, index):
+            if _is_in_list(groups, index, recognised=self._criteria.recognised):
                 yield self._item(groups[index]) or self._block(groups[index])
             elif _is_byline(groups, index) or _is_term(groups, index):
                 self._depths.reset()
@@ -93,7 +93,7 @@ class Classifier:
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4 or _is_contents(group):
             return [group]
-        if headings.has_number_apart(row):
+        if headings.has_number_apart(row) or is_label(row.cells[0].text):
             return [group]
         return [replace(group, rows=(Row((cell,)),)) for cell in row.cells]
 
@@ -171,18 +171,20 @@ def _is_contents(group: Group) -> bool:
     return cells[-1].left - cells[-2].right > _PAGE_GAP * cells[-1].size and len(cells[-2].text) > 3
 
 
-def _is_in_list(groups: Sequence[Group], index: int) -> bool:
-    """Whether the group and a neighbour in its look start with markers below each other; headings do not."""
+def _is_in_list(groups: Sequence[Group], index: int, *, recognised: bool) -> bool:
+    """Whether the group and a neighbour in its look start with markers below each other; headings do not.
+
+    Capitals may seem a tenth smaller in recognised text: an item may be smaller there than the next."""
     first = groups[index].rows[0]
     if not lists.marker(first):
         return False
-    others = [groups[near].rows[0] for near in (index - 1, index + 1) if 0 <= near < len(groups)]
+    others = [(near, groups[near].rows[0]) for near in (index - 1, index + 1) if 0 <= near < len(groups)]
     return any(
         lists.marker(row)
         and (row.is_bold or not first.is_bold)
         and abs(row.left - first.left) < first.size
-        and abs(row.size - first.size) < 0.1 * first.size
-        for row in others
+        and (abs(row.size - first.size) < 0.1 * first.size or (recognised and near > index and row.size > first.size))
+        for near, row in others
     )
 
 

@@ -59,11 +59,16 @@ def find(content: PageContent, lines: Sequence[Line], size: float) -> Partition:
         if not _are_labels(inside, place.box, seen) or (place.only_seen and _is_aligned(inside)):
             continue
         inside, box = _grown(inside, place.box, remaining, content.regions, size)
-        text, runs = _words(inside)
-        figures.append(Picture(around([box, *(line.box for line in inside)]), text=text, runs=runs, size=size))
+        figures.append(of_lines(around([box, *(line.box for line in inside)]), inside, size))
         held = {id(line) for line in inside}
         remaining = [line for line in remaining if id(line) not in held]
     return Partition(figures, remaining)
+
+
+def of_lines(box: Box, lines: Sequence[Line], size: float) -> Picture:
+    """Return the figure with these words, of which each row is a line. `size`: as in `find`."""
+    text, runs = _words(lines)
+    return Picture(box, text=text, runs=runs, size=size)
 
 
 class Place(NamedTuple):

@@ -8,13 +8,14 @@ from pipeline.reading.layout.model import Block, Box, Heading, Run, around, hold
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, style_key
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import ITEM, has_leader, number_depth
+from pipeline.reading.layout.text import ITEM, has_leader, is_label, number_depth
 
 LARGER = 1.12
 """The least size of a heading that is not bold, in sizes of the running text."""
 
 _CAPITALS_SIZE = 0.85
 _TITLE_SIZE = 0.9
+_LABEL_SIZE = 0.85  # of the value beside it, at most
 _LOWEST_LEVEL = 4
 _HEAVY_SIZE = 0.93
 _MAX_OVER_ROWS = 2
@@ -186,6 +187,7 @@ def _may_be_heading(group: Group, *, larger: bool) -> bool:
         (_NO_HEADING_END.search(text) and not (_LABEL.fullmatch(text) or (larger and _is_stopped_title(group))))
         or text.count(",") > 2
         or any(row.is_tabular and not ((larger or row.is_bold) and has_number_apart(row)) for row in group.rows)
+        or any(is_label(row.cells[0].text) and row.cells[0].size < _LABEL_SIZE * row.size for row in group.rows)
     ):
         return False
     if _CAPTION.match(text) or _NOTICE.fullmatch(text) or _ADDRESS.fullmatch(text.rpartition(" ")[2]):

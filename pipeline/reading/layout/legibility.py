@@ -43,6 +43,12 @@ def illegible(blocks: Iterable[Block], lines: Iterable[Line]) -> list[str]:
     return [word[:_MOST_CHARACTERS] for word in [*recognised, *_covered(lines)][:_MOST]]
 
 
+def is_garbled(line: Line) -> bool:
+    """Whether recognition could not read a word of the line."""
+    words = zip(line.text.split(), line.sure, strict=False) if line.sure else ()
+    return any(_is_garbled(certainty.Word(*word)) for word in words)
+
+
 def _is_garbled(word: certainty.Word) -> bool:
     """Whether recognition guessed the word, or was unsure of it and its characters do not fit together."""
     text, sure = word

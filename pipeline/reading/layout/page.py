@@ -158,8 +158,13 @@ def items(content: PageContent, drawn_figures: Iterable[Picture] = ()) -> list[b
     forms, others = blanks.find(content.lines, content.rules)
     ruled = tables_ruled.find(others, content.rules, content.fills)
     parts: list[boxes.Item] = [*ruled.lines, *ruled.tables, *forms, *drawn_figures]
-    framed, rest = boxes.find(parts, content.fills, content.width, content.height)
-    return [*rest, *framed]
+    if any(line.spans for line in content.lines):
+        framed, rest = boxes.find(parts, content.fills, content.width, content.height)
+        return [*rest, *framed]
+    # In a picture, only rules show boxes, and only the places of words that they are a stamp's.
+    framed, rest = boxes.find(parts, ruled.boxes, content.width, content.height)
+    stamps = [figures.of_lines(frame.box, frame.lines, frame.size) for frame in framed if frame.is_stamp]
+    return [*rest, *stamps, *(frame for frame in framed if not frame.is_stamp)]
 
 
 def _page_size(lines: Sequence[Line]) -> float:

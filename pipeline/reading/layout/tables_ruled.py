@@ -27,10 +27,11 @@ _CLOSED = 0.8  # Share of a box's height along which its sides are drawn.
 
 
 class Partition(NamedTuple):
-    """The tables, and the lines outside them."""
+    """The tables, the lines outside them, and the closed boxes that rules form but are not tables."""
 
     tables: list[Table]
     lines: list[Line]
+    boxes: Sequence[Box] = ()
 
 
 def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Partition:
@@ -56,7 +57,8 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> 
         remaining = [line for line in remaining if id(line) not in inside]
     drawn = tables_open.Drawn(lone, upright, slack, edges)
     more, remaining = tables_open.find(remaining, drawn, fills)
-    return Partition([*tables, *more], remaining)
+    boxes = [(min(a.start, b.start), a.at, max(a.end, b.end), b.at) for a, b in edges]
+    return Partition([*tables, *more], remaining, boxes)
 
 
 Group = tuple[list[Bar], list[Bar]]

@@ -69,12 +69,15 @@ def _mended(pieces: Sequence[RecognisedText]) -> list[RecognisedText]:
     a 2, but no II, begins another piece; shorter dashes before items, since long ones begin speech."""
     if sum(len(CJK.findall(piece.text)) - piece.text.startswith(_CHINESE_ONE) for piece in pieces) == 0:
         pieces = [_beginning(piece, _CHINESE_ONE, "—" if len(piece.text) > 1 else "–") for piece in pieces]
+    unread = [piece for piece in pieces if piece.text.startswith(" ")]
     dashes = [piece for piece in pieces if _DASHED.match(piece.text)]
     roman = any(piece.text.startswith(_ROMAN) for piece in pieces)
     seconds = [] if roman else [piece for piece in pieces if _SECOND.match(piece.text)]
     result = []
     for piece in pieces:
-        if _DASHED.match(piece.text) and sum(_are_aligned(piece, other) for other in dashes) > 1:
+        if piece.text.startswith(" ") and sum(_are_aligned(piece, other) for other in unread) > 1:
+            result.append(_beginning(piece, " ", f"{_BULLET} "))
+        elif _DASHED.match(piece.text) and sum(_are_aligned(piece, other) for other in dashes) > 1:
             result.append(_beginning(piece, "—", "–" if piece.text[1:2] == " " else "– "))
         elif _FIRST.match(piece.text) and any(
             _are_aligned(piece, other) and piece.text[1] == other.text[1] for other in seconds

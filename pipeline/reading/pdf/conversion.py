@@ -334,7 +334,8 @@ class _PictureSource:
 
 
 def _doubted(reading: recognition.Reading, picture: Image.Image) -> recognition.Reading:
-    """Return the reading; with no confidence at all if the picture is printed, but nothing in it looked like text."""
+    """Return the reading; with no confidence at all if the picture is printed, but nothing in it looked like text. That
+    holds for photographs, too: a blurred photograph of a page has the same tones."""
     if reading.confidence is not None or reading.lines:
         return reading
     across, down = (round(_EDGE * side) for side in picture.size)  # the shadows of a blank sheet

@@ -60,3 +60,9 @@ def test_signs_that_the_engine_mistook_before_items_are_mended():
     assert texts([piece(text, 50, 50) for text in ("I. Scope", "2. Terms", "II. Law")])[0] == "I. Scope"
     assert texts([piece("— Monsieur?", 50, 10), piece("— Oui.", 50, 50)]) == ["— Monsieur?", "— Oui."]
     assert texts([piece("一 二三", 50, 10)]) == ["一 二三"]
+
+
+def test_signs_that_the_engine_does_not_know_before_lines_below_each_other_are_bullets():
+    found = markers.marked([piece(" Bring tablets", 50, 10), piece(" Drink water", 50, 50)], Image.new("L", (600, 300)))
+    assert [(each.text, len(each.words)) for each in found] == [("• Bring tablets", 3), ("• Drink water", 3)]
+    assert texts([piece(" Share", 50, 10), piece(" Cut", 300, 10)]) == [" Share", " Cut"]
