@@ -7,6 +7,8 @@ from pipeline.reading.layout.cells import sub_line
 from pipeline.reading.layout.model import Line, Rule, Span
 from pipeline.reading.pdf.words import DESCENT
 
+_MAX_DASHES = 1_000
+"""A page with more dashes is a drawing."""
 _LENGTHS = (0.2, 0.45)  # text sizes
 _NEAR = (-0.1, 0.25)  # text sizes between the underscore and its neighbours
 _INDENT = 8.0  # text sizes in front of a line's first word
@@ -25,6 +27,8 @@ def written(lines: Sequence[Line], dashes: Sequence[Rule]) -> list[Line]:
         inside = (dash for dash in level if line.left - _INDENT * line.size < dash.left < line.right)
         return sorted((dash for dash in inside if least <= dash.right - dash.left <= most), reverse=True)
 
+    if len(ordered) > _MAX_DASHES:
+        return [*lines]
     return [_with(line, found) if line.spans and not line.angle and (found := on(line)) else line for line in lines]
 
 

@@ -24,6 +24,7 @@ _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 
 _NEGATION = "\u0338"
+_NEGATED = re.compile(f"{_NEGATION}(\\S)")
 _SIGNS = {"CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"), "CMMI": str.maketrans("?`", "⋆ℓ")}
 """Signs in TeX's fonts that PDFium takes for the characters with their codes. A negation precedes what it negates."""
 
@@ -291,7 +292,7 @@ class Glyphs:
                 return None
         style, size, angle = self._setting(address, start)
         if signs := _SIGNS.get(style.font[:4]):
-            clean = clean.translate(signs)
+            clean = _NEGATED.sub(lambda match: _negated(match[1]), clean.translate(signs))
         left, top, right, bottom = self.box(start)
         loose_top, vertical = top, False
         if end - start > 1:
@@ -376,10 +377,14 @@ def _with_negations(words: Sequence[Word]) -> list[Word]:
     negated: list[Word] = []
     for word in words:
         if negated and negated[-1].text == _NEGATION:
-            text = normalize("NFC", word.text[0] + _NEGATION) + word.text[1:]
+            text = _negated(word.text[0]) + word.text[1:]
             word = word._replace(text=text, spaced=negated.pop().spaced)  # noqa: PLW2901
         negated.append(word)
     return negated
+
+
+def _negated(sign: str) -> str:
+    return normalize("NFC", sign + _NEGATION)
 
 
 def _cleaned(word: str) -> str:

@@ -337,6 +337,8 @@ def test_signs_of_tex_that_pdfium_takes_for_figures_are_signs(page):
         + shown("= 0", 96, 700)
     )
     assert line.text == "x′ and ≠ 0"
+    [line], _ = page(words("S", "6|0", 50, 700))
+    assert line.text == "|\u0338′"
 
 
 def test_a_roots_sign_above_the_line_is_part_of_it(page):
