@@ -106,8 +106,8 @@ class Provider:
                 raise Violation(f"{used} calls in {window.window_s} s, {window.limit} are allowed")
 
     def emptied(self, replicated_ms: int | None = None) -> None:
-        """Note that Redis forgot calls: an emptied one the running calls, and those whose process died before it
-        recorded them; a replica those since its last write, and those that were running then."""
+        """Note that Redis forgot calls. An emptied Redis forgot the running calls, and the calls whose process died
+        before it recorded them. A replica forgot the calls after its last write, and the calls that ran then."""
         self.emptied_at = self.world.now_ms
         if replicated_ms is None:
             known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pipeline.reading.layout.cells import sub_line, text_size
-from pipeline.reading.layout.model import Line
+from pipeline.reading.layout.model import DESCENT, Line
 from pipeline.reading.layout.rows import rows
 
 _MIN_NUMBERS = 3
 _ALIGNED = 0.3  # text sizes between the right ends of two numbers
 _STEP = 1.45  # text sizes from a line of code to the next, at most: the rows of tables are further apart
 _LEVEL = 0.15  # text sizes between the base lines of a number and of the code beside it
-_DESCENT = 0.25  # text sizes from a base line to a line's foot
 
 
 def split(lines: Sequence[Line]) -> tuple[Sequence[Line], list[Line]]:
@@ -69,4 +68,4 @@ def _runs(numbers: Sequence[Line], step: float) -> Iterator[list[Line]]:
 
 
 def _are_level(a: Line, b: Line) -> bool:
-    return abs((a.bottom - _DESCENT * a.size) - (b.bottom - _DESCENT * b.size)) < _LEVEL * b.size
+    return abs((a.bottom - DESCENT * a.size) - (b.bottom - DESCENT * b.size)) < _LEVEL * b.size

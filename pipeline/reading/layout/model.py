@@ -19,6 +19,9 @@ NO_HYPHEN = "\u2060"
 
 LINE_HYPHENS = SOFT_HYPHEN + HARD_HYPHEN + NO_HYPHEN
 
+DESCENT = 0.25
+"""The distance from a base line to a line's foot, in text sizes."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 

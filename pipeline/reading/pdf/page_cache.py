@@ -47,7 +47,7 @@ class PageCache:
         self._bytes = 0
 
     def start(self, source: Path) -> None:
-        """Drop all pages; from now on, keep those of this file as it is now."""
+        """Drop all pages, and prepare to keep pages of this file. A later change of the file makes them void."""
         self._file, self._pages, self._bytes = _identity(source), {}, 0
 
     def keep(self, number: int, contents: Contents) -> None:

@@ -4,8 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from pipeline.reading.layout.cells import sub_line
-from pipeline.reading.layout.model import Line, Rule, Span
-from pipeline.reading.pdf.words import DESCENT
+from pipeline.reading.layout.model import DESCENT, Line, Rule, Span
 
 _MAX_DASHES = 1_000
 """A page with more dashes is a drawing."""
@@ -17,6 +16,8 @@ _LEVEL = 0.1  # text sizes between the underscore and the base line
 
 def written(lines: Sequence[Line], dashes: Sequence[Rule]) -> list[Line]:
     """Return the lines, given from left to right, with the dashes between their words as underscores."""
+    if len(dashes) > _MAX_DASHES:
+        return [*lines]
     ordered = sorted(dashes, key=lambda dash: dash.top)
     heights = [dash.top for dash in ordered]
 
@@ -27,8 +28,6 @@ def written(lines: Sequence[Line], dashes: Sequence[Rule]) -> list[Line]:
         inside = (dash for dash in level if line.left - _INDENT * line.size < dash.left < line.right)
         return sorted((dash for dash in inside if least <= dash.right - dash.left <= most), reverse=True)
 
-    if len(ordered) > _MAX_DASHES:
-        return [*lines]
     return [_with(line, found) if line.spans and not line.angle and (found := on(line)) else line for line in lines]
 
 

@@ -12,11 +12,11 @@ from unicodedata import normalize
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.reading.layout.model import PLAIN, Line, Span, Style
+from pipeline.reading.layout.model import DESCENT, PLAIN, Line, Span, Style
 from pipeline.reading.layout.text import CJK
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
 
-_ASCENT, DESCENT = 0.75, 0.25  # of the font's size: a font's own figures are unreliable
+_ASCENT = 0.75  # of the font's size: a font's own figures are unreliable
 _GAP = 1.2  # text sizes; words further apart are separate pieces
 _SPACE = 0.2  # text sizes; the least space between words
 _WORD = re.compile(r"\S+")
@@ -26,7 +26,7 @@ _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "
 _NEGATION = "\u0338"
 _NEGATED = re.compile(f"{_NEGATION}(\\S)")
 _SIGNS = {"CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"), "CMMI": str.maketrans("?`", "⋆ℓ")}
-"""Signs in TeX's fonts that PDFium takes for the characters with their codes. A negation precedes what it negates."""
+"""Signs of TeX's fonts, by the characters that PDFium returns for them. A negation precedes its sign."""
 
 _TEX = r"^(?:cm|sf|ec|la|cs|pl)"
 _BOLD = re.compile(
