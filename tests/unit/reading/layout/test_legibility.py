@@ -1,6 +1,5 @@
 """Illegible words: overprinted, guessed, or of characters that do not belong together."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -131,6 +130,8 @@ def test_a_real_form_is_doubted_for_two_fields_and_its_clean_pages_are_not() -> 
     form = converted(path, 1)
     assert form.layout is not None
     assert form.layout["confidence"] > 0.97, "recognition is uncertain of the page as a whole"
-    assert any(re.match("Bl[ae]nd", word) for word in form.layout["garbled"])
+    assert any(word.startswith("Bl") for word in form.layout["garbled"]), (
+        "Blood Type and Primary Physician, overprinted"
+    )
     assert is_doubted(form)
     assert not is_doubted(converted(path, 3))
