@@ -190,14 +190,15 @@ class _PdfSource:
         self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
     ) -> ConvertedPage:
         """Convert a page of a PDF; the boxes of its blocks are in points."""
-        layer, views, content = self._inspect(number, image)
+        (layer, content, found), views = self._inspect(number, image)
         read = self._text(layer, views, second)
         content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
         blocks = _as_wanted(self._blocks(content, layer, views, number), self._options)
         facts = _recognised(blocks, read, content.height, whole=not layer.usable)
         if picture_folder is not None:
             formulas = [block.box for block in blocks if isinstance(block, Formula)]
-            blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder, formulas))
+            kept = [*pictures.worth_keeping(found, (content.width, content.height)), *formulas]
+            blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder, kept[:_MAX_SAVED_PICTURES]))
         return _converted(content, blocks, number, "pt", read, facts)
 
     def render(self, number: int, folder: Path, rendition: Rendition, max_pixels: int) -> Path:
@@ -211,27 +212,31 @@ class _PdfSource:
         picture = picture if picture.size == size else picture.resize(size)
         return images.save_page(picture, folder, number, rendition, (width, height, "pt"), words[:MAX_WORDS])
 
-    def _inspect(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
-        """Return the page's text layer, the pictures in which to recognise text, and the page's size and drawings
-        without lines. PDFium is free for other threads afterwards."""
+    def _inspect(self, number: int, image: Path | None) -> tuple[Contents, list[_View]]:
+        """Return the page's contents, and the pictures in which to recognise text. PDFium is free for other threads
+        afterwards."""
         known = _PAGES.take(self._path, number)
-        if known and not self._options.pictures:
-            return known.layer, [], known.content
+        if known and not (boxes := self._worth_reading(known)):
+            return known, []
         with self._document.page(number) as page:
-            layer, content = known or Contents.of(page, self._options)
+            read = known or Contents.of(page, self._options)
             width, height = page.size
-            if layer.usable:
-                boxes = pictures.worth_reading(page, layer.lines) if self._options.pictures else []
+            if read.layer.usable:
+                boxes = self._worth_reading(read)
             elif image is not None:
                 whole = images.load_picture(image, 1, self._options.max_pixels)
-                return layer, [_View(whole, 0.0, 0.0, width / whole.width)], content
+                return read, [_View(whole, 0.0, 0.0, width / whole.width)]
             else:
                 boxes = [] if page.is_bare else [(0.0, 0.0, width, height)]
             views = []
             for box in boxes:
                 picture = page.render(self._options.dpi, self._options.max_pixels, box)
                 views.append(_View(picture, box[0], box[1], (box[2] - box[0]) / picture.width))
-            return layer, views, content
+            return read, views
+
+    def _worth_reading(self, page: Contents) -> list[Box]:
+        size = page.content.width, page.content.height
+        return pictures.worth_reading(page.pictures, size, page.layer.lines) if self._options.pictures else []
 
     def _blocks(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> list[Block]:
         """Return the page's blocks; the layout model looks at the page if that may change them. Raises `UnitError` if
@@ -283,11 +288,9 @@ class _PdfSource:
             rules=tuple(view.placed_rule(rule) for rule in reading.rules),
         )
 
-    def _saved_pictures(self, number: int, folder: Path, formulas: Sequence[Box]) -> list[Picture]:
-        """Write up to 50 pictures of the page, without icons but with its formulas, to `folder` as PNG; return their
-        boxes and links."""
+    def _saved_pictures(self, number: int, folder: Path, boxes: Sequence[Box]) -> list[Picture]:
+        """Write these parts of the page to `folder` as PNG; return their boxes and links."""
         with self._document.page(number) as page:
-            boxes = [*pictures.worth_keeping(page), *formulas][:_MAX_SAVED_PICTURES]
             rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
         saved = []
         for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):

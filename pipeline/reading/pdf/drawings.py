@@ -1,4 +1,4 @@
-"""Read rules and coloured areas of a PDF page from PDFium's path objects, including those in form objects."""
+"""Read rules, coloured areas and pictures of a PDF page from PDFium's objects, including those in form objects."""
 
 import ctypes
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pypdfium2 import PdfMatrix
 
 from pipeline.reading.layout.model import Rule
 from pipeline.reading.pdf.pdfium import Box, Page
+from pipeline.reading.pdf.pictures import Found
 
 _MAX_OBJECTS = 20_000
 _MAX_SEGMENTS = 50_000
@@ -25,27 +26,29 @@ Point = tuple[float, float]
 
 class Drawings(NamedTuple):
     """The drawings on a page besides its text, in displayed coordinates; `dashes`: horizontal rules as short as an
-    underscore; `images`: boxes of pictures."""
+    underscore; `images`: boxes of pictures; `pictures`: these and the thin ones, each with the number of its pixels."""
 
     rules: list[Rule]
     dashes: list[Rule]
     fills: list[Box]
     shapes: list[Box]
     images: list[Box]
+    pictures: list[Found]
 
 
 def read(page: Page) -> Drawings:
     """Return the drawings among the first `_MAX_OBJECTS` objects of the page."""
     reader = _Reader(page)
-    for raw, matrix in _paths(page.raw):
-        if reader.budget <= 0:
-            break
-        reader.add(raw, matrix)
-    return Drawings(reader.rules, reader.dashes, reader.fills, reader.shapes, reader.images)
+    for raw, matrix, is_picture in _drawn(page.raw):
+        if is_picture:
+            reader.add_picture(raw, matrix)
+        elif reader.budget > 0:
+            reader.add_path(raw, matrix)
+    return reader.drawings
 
 
-def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
-    """Yield the raw path and image objects of the page, each with the matrix of the forms around it."""
+def _drawn(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None, bool]]:
+    """Yield (raw object, matrix of the forms around it, whether it is a picture) of the page's paths and pictures."""
     remaining = _MAX_OBJECTS
     waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
     while waiting:
@@ -55,7 +58,7 @@ def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
             raw = get(parent, index)
             kind = pdfium_c.FPDFPageObj_GetType(raw)
             if kind in {pdfium_c.FPDF_PAGEOBJ_PATH, pdfium_c.FPDF_PAGEOBJ_IMAGE}:
-                yield raw, matrix
+                yield raw, matrix, kind == pdfium_c.FPDF_PAGEOBJ_IMAGE
             elif kind == pdfium_c.FPDF_PAGEOBJ_FORM and depth < _MAX_DEPTH:
                 inner = _matrix(raw)
                 combined = inner if matrix is None else inner.multiply(matrix)
@@ -69,40 +72,50 @@ def _matrix(raw: Any) -> PdfMatrix:
     return PdfMatrix.from_raw(matrix)
 
 
+def _is_thin(box: Box) -> bool:
+    return min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT
+
+
 class _Reader:
     """Collects drawings; `budget`: how many more segments to read."""
 
     def __init__(self, page: Page) -> None:
-        self.rules: list[Rule] = []
-        self.dashes: list[Rule] = []
-        self.fills: list[Box] = []
-        self.shapes: list[Box] = []
-        self.images: list[Box] = []
+        self.drawings = Drawings([], [], [], [], [], [])
         self.budget = _MAX_SEGMENTS
         self._page = page
         self._sides = [ctypes.c_float() for _ in range(4)]
         self._fill_mode, self._stroke = ctypes.c_int(), ctypes.c_int()
 
-    def add(self, raw: Any, matrix: PdfMatrix | None) -> None:
-        self.budget -= 1
+    def _box(self, raw: Any, matrix: PdfMatrix | None) -> Box | None:
         left, bottom, right, top = self._sides
         if not pdfium_c.FPDFPageObj_GetBounds(raw, left, bottom, right, top):
-            return
+            return None
         bounds = (left.value, bottom.value, right.value, top.value)
-        box = self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
-        is_image = pdfium_c.FPDFPageObj_GetType(raw) == pdfium_c.FPDF_PAGEOBJ_IMAGE
-        if not is_image:
-            pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
-        stroked = bool(self._stroke.value) and not is_image
-        if not stroked and min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
-            self._add_thin(box)  # Some programs draw rules as pictures of one dot.
+        return self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
+
+    def add_picture(self, raw: Any, matrix: PdfMatrix | None) -> None:
+        if (box := self._box(raw, matrix)) is None:
             return
-        if is_image:
-            self.images.append(box)
+        width, height = ctypes.c_uint(), ctypes.c_uint()
+        pdfium_c.FPDFImageObj_GetImagePixelSize(raw, width, height)
+        self.drawings.pictures.append((box, width.value * height.value))
+        if _is_thin(box):
+            self._add_thin(box)  # Some programs draw rules as pictures of one dot.
+        else:
+            self.drawings.images.append(box)
+
+    def add_path(self, raw: Any, matrix: PdfMatrix | None) -> None:
+        self.budget -= 1
+        if (box := self._box(raw, matrix)) is None:
+            return
+        pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
+        stroked = bool(self._stroke.value)
+        if not stroked and _is_thin(box):
+            self._add_thin(box)
             return
         count = pdfium_c.FPDFPath_CountSegments(raw)
         if not stroked and count > _ROUNDED_SEGMENTS and count % 5 and count % 4:
-            self.shapes.append(box)  # an icon, part of a chart, a letter drawn as a path
+            self.drawings.shapes.append(box)  # an icon, part of a chart, a letter drawn as a path
             return
         if count <= self.budget:
             self._add_outline(box, count, *self._add_segments(raw, matrix, count, stroked=stroked))
@@ -113,9 +126,9 @@ class _Reader:
         """Add a rectangle with round corners to the fills, other paths with curves or slanting lines to the shapes."""
         curves = (count - straight) // 3 if 2 * straight < count else 0
         if slanting or (curves and straight < _ROUNDED_SIDES):
-            self.shapes.append(box)
+            self.drawings.shapes.append(box)
         elif curves:
-            (self.fills if curves <= _ROUNDED_CORNERS else self.shapes).append(box)
+            (self.drawings.fills if curves <= _ROUNDED_CORNERS else self.drawings.shapes).append(box)
 
     def _add_thin(self, box: Box) -> None:
         left, top, right, bottom = box
@@ -124,12 +137,12 @@ class _Reader:
             middle = (top + bottom) / 2
             rule = Rule(left, middle, right, middle)
             if 2 * across < along <= _MAX_DASH_PT:
-                self.dashes.append(rule)
+                self.drawings.dashes.append(rule)
         else:
             middle = (left + right) / 2
             rule = Rule(middle, top, middle, bottom)
         if along >= _MIN_RULE_PT:
-            self.rules.append(rule)
+            self.drawings.rules.append(rule)
 
     def _add_dot(self, raw: Any, line: Box) -> None:
         """Add a stroke that is as wide as it is long to the fills: TeX's square bullets."""
@@ -138,7 +151,7 @@ class _Reader:
         if pdfium_c.FPDFPageObj_GetStrokeWidth(raw, width) and 0.5 * length < width.value < 2 * length:
             half = width.value / 2
             across, along = (half, 0.0) if right == left else (0.0, half)
-            self.fills.append((left - across, top - along, right + across, bottom + along))
+            self.drawings.fills.append((left - across, top - along, right + across, bottom + along))
 
     def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> tuple[int, bool]:
         """Add stroked horizontal and vertical segments as rules, rectangles as fills, thin filled rectangles as rules.
@@ -162,8 +175,8 @@ class _Reader:
                 continue
             xs, ys = [x for x, _ in points], [y for _, y in points]
             box = (min(xs), min(ys), max(xs), max(ys))
-            if min(box[2] - box[0], box[3] - box[1]) > _THIN_PT:
-                self.fills.append(box)
+            if not _is_thin(box):
+                self.drawings.fills.append(box)
             elif not stroked:
                 self._add_thin(box)
         return straight, slanting

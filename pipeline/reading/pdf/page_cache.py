@@ -10,6 +10,7 @@ from pipeline.reading.layout.model import Line, PageContent, Span
 from pipeline.reading.pdf import drawings, text_layer, underscores
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.pdfium import Page
+from pipeline.reading.pdf.pictures import Found
 from pipeline.reading.pdf.text_layer import TextLayer
 
 TEXT_PARTS = 3
@@ -21,10 +22,11 @@ _SPANS = Line._fields.index("spans")
 
 
 class Contents(NamedTuple):
-    """The text layer of a page, and its size and drawings without lines."""
+    """The text layer of a page, its size and drawings without lines, and its pictures."""
 
     layer: TextLayer
     content: PageContent
+    pictures: list[Found]
 
     @classmethod
     def of(cls, page: Page, options: Options) -> Self:
@@ -33,9 +35,8 @@ class Contents(NamedTuple):
         if drawn.dashes:
             layer = layer._replace(lines=underscores.written(layer.lines, drawn.dashes))
         shapes, images = tuple(drawn.shapes), tuple(drawn.images)
-        return cls(
-            layer, PageContent(*page.size, (), tuple(drawn.rules), tuple(drawn.fills), shapes=shapes, images=images)
-        )
+        rules, fills = tuple(drawn.rules), tuple(drawn.fills)
+        return cls(layer, PageContent(*page.size, (), rules, fills, shapes=shapes, images=images), drawn.pictures)
 
 
 class PageCache:
@@ -74,12 +75,12 @@ def _identity(source: Path) -> tuple[Path, int, int, int] | None:
 
 def _packed(contents: Contents) -> bytes:
     """Pickle a page with its lines and words as plain tuples, since named ones take four times as long."""
-    (lines, *rest), content = contents
+    (lines, *rest), content, pictures = contents
     plain = [(line[:_SPANS], [tuple(span) for span in line.spans], line[_SPANS + 1 :]) for line in lines]
-    return pickle.dumps((plain, rest, content), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps((plain, rest, content, pictures), pickle.HIGHEST_PROTOCOL)
 
 
 def _unpacked(packed: bytes) -> Contents:
-    plain, rest, content = pickle.loads(packed)  # noqa: S301  (this process pickled it)
+    plain, rest, content, pictures = pickle.loads(packed)  # noqa: S301  (this process pickled it)
     lines = [Line._make((*before, tuple(starmap(Span, words)), *after)) for before, words, after in plain]
-    return Contents(TextLayer(lines, *rest), content)
+    return Contents(TextLayer(lines, *rest), content, pictures)

@@ -1,16 +1,12 @@
-"""Find pictures on PDF pages: charts, screenshots and stamps contain text that the page's text layer lacks."""
+"""Choose among the pictures on PDF pages: charts, screenshots and stamps contain text that the page's text layer lacks."""
 
-import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
-from itertools import islice
-from typing import Any
 
-import pypdfium2.raw as pdfium_c
-from pypdfium2 import PdfMatrix
+from pipeline.reading.layout.model import Box, Line, area, around, holds
 
-from pipeline.reading.layout.model import Line, area, around, holds
-from pipeline.reading.pdf.pdfium import Box, Page
+Found = tuple[Box, int]
+"""The box of a picture and the number of its pixels."""
 
 _MIN_SHARE = 0.01  # of the page's area: a heading set as a picture
 _WHOLE_PAGE = 0.9  # of the page's area: a scan, or a background
@@ -21,18 +17,15 @@ _BANNER_COVER = 0.3  # with any number of lines
 _ALIKE = 0.5
 _TOUCHING_PT = 2.0
 _MAX_PIECES = 200
-_MAX_OBJECTS = 20_000
-_MAX_DEPTH = 4
 
 
-def worth_reading(page: Page, lines: Sequence[Line]) -> list[Box]:
+def worth_reading(found: Sequence[Found], size: tuple[float, float], lines: Sequence[Line]) -> list[Box]:
     """Return the boxes of the page's pictures that are large enough for text and are not the background of `lines`, the
-    page's known text."""
-    width, height = page.size
+    page's known text. `size`: the page's width and height."""
     return [
         box
-        for box, pixels in _on_page(page)
-        if area(box) >= _MIN_SHARE * width * height and pixels >= _MIN_PIXELS and not _is_background(box, lines)
+        for box, pixels in _on_page(found, size)
+        if area(box) >= _MIN_SHARE * size[0] * size[1] and pixels >= _MIN_PIXELS and not _is_background(box, lines)
     ]
 
 
@@ -43,11 +36,10 @@ def _is_background(box: Box, lines: Sequence[Line]) -> bool:
     return cover >= _BANNER_COVER or (cover >= _BACKGROUND_COVER and len(inside) >= _BACKGROUND_LINES)
 
 
-def worth_keeping(page: Page) -> list[Box]:
+def worth_keeping(found: Sequence[Found], size: tuple[float, float]) -> list[Box]:
     """Return the boxes of the page's pictures that are neither icons nor the whole page, from top to bottom."""
-    width, height = page.size
-    least, most = _MIN_SHARE * width * height, _WHOLE_PAGE * width * height
-    boxes = [box for box, _ in _on_page(page) if least <= area(box) <= most]
+    least, most = (share * size[0] * size[1] for share in (_MIN_SHARE, _WHOLE_PAGE))
+    boxes = [box for box, _ in _on_page(found, size) if least <= area(box) <= most]
     return sorted(boxes, key=lambda box: (box[1], box[0]))
 
 
@@ -66,52 +58,27 @@ def _reads_like(line: Line, other: Line) -> bool:
     return a in b or SequenceMatcher(None, a, b, autojunk=False).ratio() >= _ALIKE
 
 
-def _on_page(page: Page) -> list[tuple[Box, int]]:
-    """Return (box, pixels) of every picture on the page, also in groups of objects; touching pictures are merged."""
-    page_width, page_height = page.size
-    located = []
-    for raw, matrices in _objects(page.raw, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject):
-        width, height = ctypes.c_uint(), ctypes.c_uint()
-        sides = [ctypes.c_float() for _ in range(4)]
-        if not pdfium_c.FPDFPageObj_GetBounds(raw, *sides):
-            continue
-        pdfium_c.FPDFImageObj_GetImagePixelSize(raw, width, height)
-        bounds = tuple(side.value for side in sides)
-        for matrix in matrices:
-            bounds = matrix.on_rect(*bounds)
-        left, top, right, bottom = page.displayed(*bounds)
-        left, right = (min(max(x, 0.0), page_width) for x in (left, right))
-        top, bottom = (min(max(y, 0.0), page_height) for y in (top, bottom))
-        located.append(((left, top, right, bottom), width.value * height.value))
-    return merged(located)
+def _on_page(found: Sequence[Found], size: tuple[float, float]) -> list[Found]:
+    """Return the pictures, cut at the edges of the page; touching ones are merged."""
+
+    def cut(box: Box) -> Box:
+        left, right = (min(max(x, 0.0), size[0]) for x in (box[0], box[2]))
+        top, bottom = (min(max(y, 0.0), size[1]) for y in (box[1], box[3]))
+        return (left, top, right, bottom)
+
+    return merged([(cut(box), pixels) for box, pixels in found])
 
 
-def _objects(parent: Any, count: Any, get: Any, depth: int = 0) -> Iterator[tuple[Any, list[PdfMatrix]]]:
-    """Yield raw picture objects below `parent`, each with the matrices of the groups around it, innermost first."""
-    # Drawings may have a million objects, so only the first ones are inspected.
-    for index in range(min(count(parent), _MAX_OBJECTS)):
-        raw = get(parent, index)
-        kind = pdfium_c.FPDFPageObj_GetType(raw)
-        if kind == pdfium_c.FPDF_PAGEOBJ_IMAGE:
-            yield raw, []
-        elif kind == pdfium_c.FPDF_PAGEOBJ_FORM and depth < _MAX_DEPTH:
-            matrix = pdfium_c.FS_MATRIX()
-            pdfium_c.FPDFPageObj_GetMatrix(raw, matrix)
-            inner = _objects(raw, pdfium_c.FPDFFormObj_CountObjects, pdfium_c.FPDFFormObj_GetObject, depth + 1)
-            for picture, matrices in islice(inner, _MAX_PIECES):
-                yield picture, [*matrices, PdfMatrix.from_raw(matrix)]
-
-
-def merged(pictures: Sequence[tuple[Box, int]]) -> list[tuple[Box, int]]:
-    """Return (box, pixels) of the pictures, with touching ones as one picture that has the pixels of all: programs cut
+def merged(pictures: Sequence[Found]) -> list[Found]:
+    """Return the pictures with touching ones as one picture that has the pixels of all: programs cut
     large pictures into strips. If there are more than 200, all become one."""
 
-    def united(parts: Sequence[tuple[Box, int]]) -> tuple[Box, int]:
+    def united(parts: Sequence[Found]) -> Found:
         return around(box for box, _ in parts), sum(pixels for _, pixels in parts)
 
     if len(pictures) > _MAX_PIECES:
         return [united(pictures)]
-    result: list[tuple[Box, int]] = []
+    result: list[Found] = []
     for picture in pictures:
         grown = picture
         while touching := [other for other in result if _touch(other[0], grown[0])]:
