@@ -45,9 +45,10 @@ def _stand_beside(lines: Sequence[Line]) -> bool:
     beside = 0
     for place, line in enumerate(level):
         middle = (line.top + line.bottom) / 2
-        beside += any(
+        last = min(bisect_right(tops, middle, place + 1), place + 1 + _MOST_BESIDE)
+        beside += last > place + 1 and any(
             left.right < right.left and len(left.text) > _MARKER_CHARS
-            for other in level[place + 1 : min(bisect_right(tops, middle), place + 1 + _MOST_BESIDE)]
+            for other in level[place + 1 : last]
             for left, right in [sorted((line, other), key=lambda each: each.left)]
         )
     return beside >= _BESIDE

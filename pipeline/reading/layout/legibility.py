@@ -7,7 +7,8 @@ whole. One sign alone proves nothing: codes have odd shapes, and recognition is 
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import compress, pairwise
+from itertools import compress
+from operator import attrgetter, lt
 from typing import NamedTuple
 
 from pipeline.reading.layout import certainty
@@ -32,6 +33,7 @@ _ODD = re.compile(
 )
 _ADDRESS = re.compile(r"://|www\.|@\w+[._]|\w\.\w{2,4}$")
 
+_LEFT, _RIGHT = attrgetter("left"), attrgetter("right")
 _MAX_WORDS, _MAX_BESIDE = 5_000, 200
 _MOST, _MOST_CHARACTERS = 20, 200
 
@@ -93,7 +95,7 @@ def _covered(lines: Iterable[Line]) -> Iterator[str]:
 def _crowded(lines: Iterable[Line]) -> list[Line]:
     """Return the level lines that overlap another one, or whose own words overlap. On most pages these are few."""
     level = sorted((line for line in lines if line.angle == 0 and line.spans), key=lambda line: line.top)
-    crowded = [any(b.left < a.right for a, b in pairwise(line.spans)) for line in level]
+    crowded = [any(map(lt, map(_LEFT, line.spans[1:]), map(_RIGHT, line.spans))) for line in level]
     for place, line in enumerate(level):
         for other in range(place + 1, min(len(level), place + _MAX_BESIDE)):
             if level[other].top >= line.bottom:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
@@ -46,10 +47,14 @@ def look(line: Line) -> str:
     fonts = {(style.font, style.italic, style.bold) for style in styles.values()}
     if len(fonts) > 1:
         return ""
-    ((font, italic, bold),) = fonts
     capitals = line.text.isupper() and sum(map(str.isalpha, line.text)) > 3
-    size = round(2 * min(max(line.size, 0.0), 10_000.0)) / 2
-    return f"{size:g}{'b' if bold else ''}{'c' if capitals else ''}{'i' if italic else ''}@{font.rstrip('0123456789')}"
+    return _key(line.size, *fonts.pop(), capitals=capitals)
+
+
+@lru_cache(maxsize=1_000)
+def _key(size: float, font: str, italic: bool, bold: bool, *, capitals: bool) -> str:
+    half = round(2 * min(max(size, 0.0), 10_000.0)) / 2
+    return f"{half:g}{'b' if bold else ''}{'c' if capitals else ''}{'i' if italic else ''}@{font.rstrip('0123456789')}"
 
 
 def size_of(key: str) -> float:

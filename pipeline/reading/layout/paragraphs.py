@@ -73,7 +73,7 @@ def joined(rows: Sequence[Row]) -> list[Span]:
             spaced = spaced and not _is_broken_address(word, words[-1], tokens[0])
             if cut:
                 words[-1] = words[-1]._replace(text=words[-1].text[:-1])
-            words.append(tokens[0]._replace(spaced=spaced))
+            words.append(tokens[0] if tokens[0].spaced == spaced else tokens[0]._replace(spaced=spaced))
             words += tokens[1:]
         else:
             words += tokens

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -98,6 +99,7 @@ class DocumentProfile:
         return cls(**known | {name: frozenset(known.get(name, ())) for name in _SETS})
 
 
+@lru_cache(maxsize=1_000)
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
     """Return the key of a style: its size to half a unit, `b` for bold, `m` for monospaced."""
     half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if math.isfinite(size) else 0.0

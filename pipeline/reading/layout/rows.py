@@ -31,6 +31,9 @@ class Row:
             self.main = main = cells[0]
             self.left, self.right = main.left, main.right
             self.has_marker = self.is_tabular = self.is_far_apart = False
+            self.is_heavy = main.weight >= _HEAVY
+            if main.spans:
+                self.text = main.text
         else:
             self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
             self.main = main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
@@ -40,7 +43,7 @@ class Row:
 
     @cached_property
     def text(self) -> str:
-        return self.main.text if len(self.cells) == 1 and self.main.spans else text_of(self.tokens)
+        return text_of(self.tokens)
 
     @cached_property
     def tokens(self) -> list[Span]:

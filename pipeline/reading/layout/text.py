@@ -25,7 +25,7 @@ PAIR = re.compile(r"[^\W\d][^:：]{1,30}[:：] *\S")
 """A label and its value."""
 
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|(?<![.\s])(?:\s\.){2,5}\s?\d{1,4}$|…{3,}|(?:·\s?){5,}|_{5,}")
-_DOTS = 2  # the fewest full stops of a leader
+_DOTS = 5  # the fewest full stops of a leader without a space before them
 _NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 _PAGE = re.compile(r"\d{1,4}|[ivxlcIVXLC]{1,7}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…؟؛۔׃][\"'”’)\]]*$")
@@ -45,8 +45,8 @@ def is_bullet(text: str) -> bool:
 
 def has_leader(text: str) -> bool:
     """Whether dots lead from a title to its page number."""
-    may_have = text.count(".") >= _DOTS or "____" in text or "……" in text or "·" in text
-    return may_have and bool(_LEADER.search(text))
+    dotted = "..." in text or " ." in text or text.count(".") >= _DOTS
+    return (dotted or "____" in text or "……" in text or "·" in text) and bool(_LEADER.search(text))
 
 
 def is_label(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import pickle
 import time
-from itertools import starmap
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -82,5 +82,6 @@ def _packed(contents: Contents) -> bytes:
 
 def _unpacked(packed: bytes) -> Contents:
     plain, rest, content, pictures = pickle.loads(packed)  # noqa: S301  (this process pickled it)
-    lines = [Line._make((*before, tuple(starmap(Span, words)), *after)) for before, words, after in plain]
+    new = tuple.__new__  # Half the time of a named tuple's own constructor.
+    lines = [new(Line, (*before, tuple(map(new, repeat(Span), words)), *after)) for before, words, after in plain]
     return Contents(TextLayer(lines, *rest), content, pictures)

@@ -1,4 +1,4 @@
-"""Choose among the pictures on PDF pages: charts, screenshots and stamps contain text that the page's text layer lacks."""
+"""Choose pictures on PDF pages: charts, screenshots and stamps contain text that the text layer lacks."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher

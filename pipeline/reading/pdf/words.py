@@ -179,7 +179,7 @@ class Glyphs:
         belong to several columns. `ending` follows the last word; `before`: the line
         whose last word's place a glyph without extent gets."""
         spans = [match.span() for match in _WORD.finditer(text, start, end)]
-        objects = [text_object_at(self._address, begin) for begin, _ in spans]
+        objects = self._objects(spans)
         level = self._level_words(text, spans, objects, links)
         if level is not None:
             return _level_lines(*level, ending)
@@ -198,13 +198,15 @@ class Glyphs:
         (x, y), width = self._corner, self.page.size[0]
         first = objects[0]
         setting = self._setting(first, spans[0][0])
-        if setting.style.font[:4] in _SIGNS:
+        style, new = setting.style, tuple.__new__  # Half the time of a named tuple's own constructor.
+        if style.font[:4] in _SIGNS:
             return None
         level: tuple[float, float] | None = None
         words: list[Span] = []
+        last_top: float | None = None
         for (begin, stop), own, following in zip(spans, objects, [*objects[1:], None], strict=True):
             if own != first:
-                first = own
+                first, last_top = own, None
                 if self._setting(own, begin) != setting:
                     return None
             clean = text[begin:stop]
@@ -224,12 +226,15 @@ class Glyphs:
                 # For each word, comparisons take a third of the time of `min` and `max`.
                 left = other_left if other_left < left else left  # noqa: FURB136
                 right = other_right if other_right > right else right  # noqa: FURB136
-            on = self._levels.get((own or 0, y - top)) or self._level(own, begin, y - top, setting.size)
-            if on is None or on != (level or on) or (right <= left and top <= bottom):
+            if top != last_top or not own:
+                on = self._levels.get((own or 0, y - top)) or self._level(own, begin, y - top, setting.size)
+                if on is None or on != (level or on):
+                    return None
+                level, last_top = on, top
+            if right <= left and top <= bottom:
                 return None
-            level = on
             if right >= x and left - x <= width:
-                words.append(Span(clean, left - x, right - x, setting.style))
+                words.append(new(Span, (clean, left - x, right - x, style, True)))
         if level is None or setting.angle or links.are_near(sum(level) / 2):
             return None
         return words if level[1] >= 0 and level[0] <= self.page.size[1] else [], setting.size, level
@@ -238,7 +243,15 @@ class Glyphs:
         """Return the words of `text[start:end]`, a part of the page's text, in parts, each cut where its style changes;
         without those outside of the visible part of the page, such as printers' marks."""
         spans = [match.span() for match in _WORD.finditer(text, start, end)]
-        return self._words(text, spans, [text_object_at(self._address, begin) for begin, _ in spans], None)
+        return self._words(text, spans, self._objects(spans), None)
+
+    def _objects(self, spans: Sequence[tuple[int, int]]) -> list[int | None]:
+        """Return the address of the text object in which each word begins."""
+        first = text_object_at(self._address, spans[0][0]) if spans else None
+        # PDFium numbers the characters of a text object one after the other.
+        if first and text_object_at(self._address, spans[-1][1] - 1) == first:
+            return [first] * len(spans)
+        return [text_object_at(self._address, begin) for begin, _ in spans]
 
     def _words(
         self, text: str, spans: Sequence[tuple[int, int]], objects: Sequence[int | None], before: Word | None
