@@ -12,6 +12,7 @@ from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
 
 FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier", "S": "CMSY10", "V": "CMMI10", "Y": "Symbol"}
+WITH_PICTURES = Options(pictures=True)
 
 
 @pytest.fixture
@@ -392,39 +393,39 @@ def test_vertical_columns_run_down_and_the_right_one_comes_first(tmp_path):
 
 
 @pytest.fixture
-def reads(monkeypatch):
-    """Return the numbers of the pages whose text layers are read from now on."""
+def loads(monkeypatch):
+    """Return the numbers of the pages that PDFium loads from now on."""
     numbers = []
-    read = text_layer.read
+    page = pdfium.Document.page
 
-    def counted(opened, *arguments):
-        numbers.append(opened.number)
-        return read(opened, *arguments)
+    def counted(document, number):
+        numbers.append(number)
+        return page(document, number)
 
-    monkeypatch.setattr(text_layer, "read", counted)
+    monkeypatch.setattr(pdfium.Document, "page", counted)
     return numbers
 
 
 def converted(path, survey):
-    with conversion.open_source(path, Options(), survey) as source:
+    with conversion.open_source(path, WITH_PICTURES, survey) as source:
         return [source.convert(number).text for number in (1, 2)]
 
 
-def test_the_process_that_surveyed_a_document_reads_its_pages_once(tmp_path, reads):
+def test_the_process_that_surveyed_a_document_loads_its_pages_once(tmp_path, loads):
     path = text_pdf(tmp_path / "a.pdf", [["one"], ["two"]])
-    survey = conversion.survey(path, [1, 2], Options(), lambda: None)
+    survey = conversion.survey(path, [1, 2], WITH_PICTURES, lambda: None)
     first = converted(path, survey)
-    assert reads == [1, 2]
+    assert loads == [1, 2]
     assert converted(path, survey) == first
-    assert reads == [1, 2, 1, 2]
+    assert loads == [1, 2, 1, 2]
 
 
-def test_a_file_that_changed_after_its_survey_is_read_again(tmp_path, reads):
+def test_a_file_that_changed_after_its_survey_is_read_again(tmp_path, loads):
     path = text_pdf(tmp_path / "a.pdf", [["one"], ["two"]])
-    survey = conversion.survey(path, [1, 2], Options(), lambda: None)
+    survey = conversion.survey(path, [1, 2], WITH_PICTURES, lambda: None)
     text_pdf(path, [["another"], ["text"]])
     assert converted(path, survey) == ["another", "text"]
-    assert reads == [1, 2, 1, 2]
+    assert loads == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["DA-619p.pdf", "layout-parser-paper-fast.pdf", "multi-column-2p.pdf"])
