@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from pipeline.reading.layout import bands, listings, regions
+from pipeline.reading.layout.drawn_rules import bars
 from pipeline.reading.layout.model import Furniture, Line, PageContent, Region
 from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
@@ -36,6 +37,8 @@ _NUMBER_SPACE, _BAND_SPACE, _FAR_SPACE = 0.6, 0.35, 1.8  # text sizes to the tex
 _SPACES = ((5, 0.35), (4, 0.6), (3, 1.2), (2, 2.5))
 """With that much evidence, as `_evidence` counts it, the space to the text that a header or footer needs."""
 _MAX_FORM_CHARS = 160
+_MIN_SIDES, _BORDER = 3, 0.05  # upright rules of a table; share of their distance
+_SLACK = 0.3  # text sizes between the ends of rules that touch
 _SURE, _HALF_SURE = 0.6, 0.4
 _RULED = 0.3
 _MAX_NOTE_ROWS = 4
@@ -76,6 +79,7 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
     of publishers). If all lines seem to be such, all are text."""
     lines, numbers = listings.split(content.lines)
     away = _away(replace(content, lines=tuple(lines)), profile)
+    away -= _in_tables([line for line in lines if id(line) in away], content, _SLACK * profile.body_size)
     if len(away) == len(lines):
         away = set()  # If other pages repeat all lines, then the lines are the text.
     return [line for line in lines if id(line) not in away], [*(line for line in lines if id(line) in away), *numbers]
@@ -93,6 +97,28 @@ def blocks(away: Iterable[Line], height: float) -> tuple[list[Furniture], list[F
         [Furniture(group.box, group.runs) for group in upper],
         [Furniture(group.box, group.runs) for part in others for group in part],
     )
+
+
+def _in_tables(lines: Sequence[Line], content: PageContent, slack: float) -> set[int]:
+    """Return the ids of the lines in a cell of a ruled table that goes on towards the middle of the page: a table on
+    several pages has the same head on each."""
+    upright = bars(content.rules, slack)[1] if lines else []
+    reach, found = _NEAR_EDGE * content.height, set()
+    for line in lines:
+        sides = [
+            bar.at
+            for bar in upright
+            if bar.start <= line.top + slack
+            and bar.end >= line.bottom - slack
+            and (bar.end > reach if line.top < content.height / 2 else bar.start < content.height - reach)
+        ]
+        if len(sides) < _MIN_SIDES or not sides[0] <= line.left < line.right <= sides[-1]:
+            continue
+        border = _BORDER * (sides[-1] - sides[0])  # A page may have a double frame.
+        inner = any(sides[0] + border < x < sides[-1] - border for x in sides)
+        if inner and not any(line.left + slack < x < line.right - slack for x in sides):
+            found.add(id(line))
+    return found
 
 
 def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:

@@ -6,7 +6,7 @@ from pipeline.reading.layout import bands, furniture
 from pipeline.reading.layout.model import Region, Rule, Style
 from pipeline.reading.layout.page import convert, document_profile, page_facts, render
 from pipeline.reading.layout.rows import Row
-from tests.support.layout import BOLD, ITALIC, MONO, column, line, page, prose
+from tests.support.layout import BOLD, ITALIC, MONO, column, grid, line, page, prose
 
 
 def known(pages):
@@ -301,3 +301,23 @@ def test_numbers_beside_the_lines_of_a_listing_are_not_part_of_its_code():
             )
         ]
         assert furniture.split(page(*rows), document_profile([page_facts(page(*rows))]))[1] == []
+
+
+def test_the_head_and_the_last_row_of_a_table_on_each_page_stay_and_a_head_in_a_frame_does_not():
+    """The head is in two lines, the upper one apart; a number stands alone in the last row, where page numbers do."""
+    xs, tops = (50, 170, 290, 410), range(90, 750, 30)
+    heads = [line(text, x + 5, top) for top in (50, 66) for text, x in zip(("Votes", "Active"), xs[1:], strict=False)]
+    pages = [
+        page(
+            *heads,
+            *(line(f"place{n}x{top}", 55, top + 5) for top in tops[:-1]),
+            line(str(155 + 7 * n), 175, tops[-1] + 5),
+            rules=grid(xs, (45, *tops, 750)),
+        )
+        for n in range(5)
+    ]
+    for n, text in enumerate(texts(pages)):
+        assert text.count("Votes") == 2
+        assert f"| {155 + 7 * n} |" in text
+    framed = [replace(page, rules=tuple(grid((20, 25, 575, 580), (20, 780)))) for page in chapters(lambda _: heads)]
+    assert not any("Votes" in text for text in texts(framed))
