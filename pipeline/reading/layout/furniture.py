@@ -159,7 +159,7 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
             repeated = {
                 id(cell)
                 for cell, key in keys
-                if key.startswith(zone) and key in profile.repeated and not _is_slide_title(cell, key, content, profile)
+                if key.startswith(zone) and key in profile.repeated and not _is_title(cell, key, content, profile)
             }
             if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
                 break
@@ -170,11 +170,13 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
     return shared
 
 
-def _is_slide_title(line: Line, key: str, content: PageContent, profile: DocumentProfile) -> bool:
-    """Whether the line is the title of a slide that several neighbouring slides share; a line on half of the slides is
-    not."""
+def _is_title(line: Line, key: str, content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether the line is the title of a document, on its first page, or of a slide that several neighbouring slides
+    share; a line on half of the slides is not."""
     large = bool(line.spans) and line.size > _HEAD_SIZE * profile.body_size
-    return large and content.width > content.height and key not in profile.running
+    if content.width > content.height:
+        return large and key not in profile.running
+    return large and content.is_first and line.top < content.height / 2
 
 
 def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentProfile, away: set[int]) -> set[int]:

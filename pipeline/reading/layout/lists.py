@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pipeline.reading.layout.model import Box, Line, ListItem, PageContent, Span
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.rows import Row, runs_of
-from pipeline.reading.layout.text import ITEM, is_bullet
+from pipeline.reading.layout.text import BOXES, ITEM, is_bullet
 
 _MAX_DEPTH = 5
 _DRAWN = (0.12, 0.62)  # text sizes: the height and the width of a bullet that is a drawing
@@ -31,6 +31,9 @@ def item(group: Group, depth: int) -> ListItem | None:
     if not sign or (sign == "-" and _is_speech(group)):
         return None
     match = ITEM.match(group.rows[0].text)
+    box = BOXES.get(match["marker"]) if match else None
+    if box and sum(map(group.text.count, BOXES)) > 1:
+        return None  # a question with its answers
     remaining = len(match["marker"]) if match else 0  # characters of the marker that are still in the text
     tokens = []
     for token in group.tokens:
@@ -39,10 +42,10 @@ def item(group: Group, depth: int) -> ListItem | None:
         remaining = max(0, remaining - len(token.text))
     if not tokens:
         return None
-    if sign == "-" or (sign[:-1].isdigit() and sign[-1] in ".)"):
+    if not box and (sign == "-" or (sign[:-1].isdigit() and sign[-1] in ".)")):
         return ListItem(group.box, runs_of(tokens), sign, depth)
-    # Markdown has no letters as markers: keep them as text after a bullet.
-    kept = [tokens[0]._replace(text=sign, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
+    # Markdown has no letters and boxes as markers: keep them as text after a bullet.
+    kept = [tokens[0]._replace(text=box or sign, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
     return ListItem(group.box, runs_of(kept), "-", depth)
 
 

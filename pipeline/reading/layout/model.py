@@ -111,7 +111,8 @@ class PageContent:
     """The contents of a page as the source gives them. `fills`: coloured areas; `pictures`: the boxes of pictures.
 
     `regions`: a layout model's opinion, if it was asked; evidence, often wrong, for cases that the rest leaves open.
-    `shapes`: the boxes of curves, slanting lines and filled outlines; `images`: the boxes of pixels."""
+    `shapes`: the boxes of curves, slanting lines and filled outlines; `images`: the boxes of pixels. `is_first`: the
+    page is the first of its document."""
 
     width: float
     height: float
@@ -122,6 +123,7 @@ class PageContent:
     regions: tuple[Region, ...] = ()
     shapes: tuple[Box, ...] = ()
     images: tuple[Box, ...] = ()
+    is_first: bool = False
 
 
 class Run(NamedTuple):

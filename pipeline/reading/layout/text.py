@@ -8,7 +8,10 @@ from pipeline.reading.layout.model import HARD_HYPHEN, NO_HYPHEN, SOFT_HYPHEN
 DASHES = "*–—−-"
 """A list's markers that also stand between words."""
 
-BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
+BOXES = {"☐": "[ ]", "☑": "[x]", "☒": "[x]"}
+"""Check boxes, as Markdown shows them at the start of an item."""
+
+BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁" + "".join(BOXES)
 ITEM = re.compile(
     rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[{DASHES}](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
     r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"

@@ -36,7 +36,8 @@ class Contents(NamedTuple):
             layer = layer._replace(lines=underscores.written(layer.lines, drawn.dashes))
         shapes, images = tuple(drawn.shapes), tuple(drawn.images)
         rules, fills = tuple(drawn.rules), tuple(drawn.fills)
-        return cls(layer, PageContent(*page.size, (), rules, fills, shapes=shapes, images=images), drawn.pictures)
+        content = PageContent(*page.size, (), rules, fills, shapes=shapes, images=images, is_first=page.number == 1)
+        return cls(layer, content, drawn.pictures)
 
 
 class PageCache:

@@ -92,11 +92,11 @@ def hidden_share(handle: Any, count: int) -> float:
     `count`: how many characters the page has."""
     sample = range(0, count, max(1, count // _SAMPLES))
     drawn = [address for index in sample if (address := text_object_at(handle, index))]
-    hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
+    hidden = {address: is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
     return sum(hidden[address] for address in drawn) / len(drawn) if drawn else 0.0
 
 
-def _is_hidden(raw: ctypes.c_void_p) -> bool:
+def is_hidden(raw: ctypes.c_void_p) -> bool:
     """Whether a text object is invisible, transparent or white."""
     mode = render_mode(raw)
     if mode in {pdfium_c.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium_c.FPDF_TEXTRENDERMODE_CLIP}:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pypdfium2.raw as pdfium_c
 
 from pipeline.reading.layout.cells import sub_line
-from pipeline.reading.layout.model import SOFT_HYPHEN, Line, Span
+from pipeline.reading.layout.model import SOFT_HYPHEN, Line, Span, holds
 from pipeline.reading.layout.text import is_right_to_left
 from pipeline.reading.pdf import bidi, diacritics, quality, words
 from pipeline.reading.pdf.links import Links
@@ -37,6 +37,8 @@ _LEVEL_PT = 1.0
 _has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
 _ROOT, _BEHIND = "√", 0.3  # text sizes between a root's sign and its number
+_TICKS, _BOX, _TICKED = frozenset("✓✔✕✖✗✘"), "☐", "☒"
+_MAX_TICKS = 200
 
 _PRIVATE = {
     **{0xF730 + n: str(n) for n in range(10)},
@@ -86,6 +88,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
                 return _NOTHING
             lines.append(line)
         lines = _with_level_roots(lines) if _ROOT in text else lines
+        lines = _with_ticks(lines) if any(tick in text for tick in _TICKS) else lines
         lines = _with_fields(_without_repeats(lines), page)
         shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
         return TextLayer(lines, characters, min(shares))
@@ -181,6 +184,22 @@ def _with_level_roots(lines: list[Line]) -> list[Line]:
         if sign.text == _ROOT and near and 0 < after.top - sign.top < 1.5 * sign.size:
             placed[place] = sign._replace(top=after.top, bottom=after.bottom)
     return placed
+
+
+def _with_ticks(lines: list[Line]) -> list[Line]:
+    """Return the lines with each tick and the empty box below it as one ticked box."""
+    ticks = [(span, line) for line in lines for span in line.spans if span.text in _TICKS][:_MAX_TICKS]
+    used: set[int] = set()
+
+    def ticked(span: Span, line: Line) -> Span:
+        box = (span.left, line.top, span.right, line.bottom)
+        on = {id(tick) for tick, own in ticks if holds(box, sub_line(own, [tick]))} if span.text == _BOX else set()
+        used.update(on)
+        return span._replace(text=_TICKED) if on else span
+
+    shown = [(line, [ticked(span, line) for span in line.spans]) for line in lines]
+    kept = [(line, [span for span in spans if id(span) not in used]) for line, spans in shown]
+    return [sub_line(line, spans) if spans != list(line.spans) else line for line, spans in kept if spans]
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:

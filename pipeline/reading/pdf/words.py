@@ -4,7 +4,7 @@ import ctypes
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +15,7 @@ import pypdfium2.raw as pdfium_c
 from pipeline.reading.layout.model import DESCENT, PLAIN, Line, Span, Style
 from pipeline.reading.layout.text import CJK
 from pipeline.reading.pdf.pdfium import Page, quick, render_mode, text_object_at
+from pipeline.reading.pdf.quality import is_hidden
 
 _ASCENT = 0.75  # of the font's size: a font's own figures are unreliable
 _GAP = 1.2  # text sizes; words further apart are separate pieces
@@ -25,8 +26,20 @@ _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "
 
 _NEGATION = "\u0338"
 _NEGATED = re.compile(f"{_NEGATION}(\\S)")
-_SIGNS = {"CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"), "CMMI": str.maketrans("?`", "⋆ℓ")}
-"""Signs of TeX's fonts, by the characters that PDFium returns for them. A negation precedes its sign."""
+
+
+def _dingbats(characters: str, signs: str) -> dict[int, int | str]:
+    """Map characters, and the private ones of their codes, to signs."""
+    return {code + ord(c): sign for c, sign in zip(characters, signs, strict=True) for code in (0, 0xF000)}
+
+
+_SIGNS: dict[str, Mapping[int, int | str]] = {
+    "CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"),
+    "CMMI": str.maketrans("?`", "⋆ℓ"),
+    "Wingdings2": _dingbats("OPRS£", "✗✓☒☒☐"),
+    "Wingdings": _dingbats("lnuv§Øàüûopqr¨xýþ", "●■◆❖▪➢→✓✗☐☐☐☐☐☒☒☒"),
+}
+"""Signs of fonts, by the starts of their names and the characters that PDFium returns. A negation precedes its sign."""
 
 _TEX = r"^(?:cm|sf|ec|la|cs|pl)"
 _BOLD = re.compile(
@@ -46,6 +59,7 @@ _REGULAR = re.compile(
 )
 """Names of fonts in families that name their bold type, whatever weight a file claims."""
 
+_TINY_PT = 2.0
 _FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
 _BOLD_WEIGHT = 650
 _FILLED_AND_STROKED = 2  # the render mode with which programs imitate a bold font
@@ -141,15 +155,17 @@ def _named_style(name: str, flags: int, weight: int) -> Style:
 
 
 class _Setting(NamedTuple):
-    """The properties that all characters of a text object share."""
+    """The properties that all characters of a text object share. `unseen`: hidden and tiny, as are words for screen
+    readers alone."""
 
     style: Style
     size: float
     angle: int
+    unseen: bool = False
 
     def is_like(self, other: "_Setting") -> bool:
         near = abs(self.size - other.size) < 0.1 * max(self.size, other.size)
-        return near and self.style == other.style and self.angle == other.angle
+        return near and self.style == other.style and self.angle == other.angle and self.unseen == other.unseen
 
 
 class Glyphs:
@@ -199,7 +215,7 @@ class Glyphs:
         first = objects[0]
         setting = self._setting(first, spans[0][0])
         style, new = setting.style, tuple.__new__  # Half the time of a named tuple's own constructor.
-        if style.font[:4] in _SIGNS:
+        if setting.unseen or _signs(style.font):
             return None
         level: tuple[float, float] | None = None
         words: list[Span] = []
@@ -301,10 +317,10 @@ class Glyphs:
         clean = text[start:end]
         if not (clean.isascii() and clean.isprintable()):
             clean = _cleaned(clean)
-            if not clean:
-                return None
-        style, size, angle = self._setting(address, start)
-        if signs := _SIGNS.get(style.font[:4]):
+        style, size, angle, unseen = self._setting(address, start)
+        if unseen or not clean:
+            return None
+        if signs := _signs(style.font):
             clean = _NEGATED.sub(lambda match: _negated(match[1]), clean.translate(signs))
         left, top, right, bottom = self.box(start)
         loose_top, vertical = top, False
@@ -346,7 +362,9 @@ class Glyphs:
         if setting is None:
             if not address:
                 return _Setting(PLAIN, self._size(index, 1.0), 0)
-            setting = self._settings[address] = self._new_setting(address, index)
+            setting = self._new_setting(address, index)
+            unseen = setting.size < _TINY_PT and is_hidden(ctypes.c_void_p(address))
+            self._settings[address] = setting = setting._replace(unseen=True) if unseen else setting
         return setting
 
     def _new_setting(self, address: int, index: int) -> _Setting:
@@ -398,6 +416,11 @@ def _with_negations(words: Sequence[Word]) -> list[Word]:
 
 def _negated(sign: str) -> str:
     return normalize("NFC", sign + _NEGATION)
+
+
+@lru_cache(maxsize=1_000)
+def _signs(font: str) -> Mapping[int, int | str] | None:
+    return next((signs for start, signs in _SIGNS.items() if font.startswith(start)), None)
 
 
 def _cleaned(word: str) -> str:

@@ -321,3 +321,10 @@ def test_the_head_and_the_last_row_of_a_table_on_each_page_stay_and_a_head_in_a_
         assert f"| {155 + 7 * n} |" in text
     framed = [replace(page, rules=tuple(grid((20, 25, 575, 580), (20, 780)))) for page in chapters(lambda _: heads)]
     assert not any("Votes" in text for text in texts(framed))
+
+
+def test_the_large_title_that_all_pages_share_stays_on_the_first():
+    pages = chapters(lambda _: [line("OFFICIAL RESULTS", 150, 50, size=14, style=BOLD)])
+    first, *others = texts([replace(pages[0], is_first=True), *pages[1:]])
+    assert first.startswith("# OFFICIAL RESULTS\n")
+    assert not any("OFFICIAL" in text for text in others)

@@ -11,13 +11,22 @@ from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
 
-FONTS = {"B": "Helvetica-Bold", "I": "Times-Italic", "M": "Courier", "S": "CMSY10", "V": "CMMI10", "Y": "Symbol"}
+FONTS = {
+    "B": "Helvetica-Bold",
+    "I": "Times-Italic",
+    "M": "Courier",
+    "S": "CMSY10",
+    "V": "CMMI10",
+    "W": "Wingdings-Regular",
+    "Y": "Symbol",
+    "Z": "ZapfDingbats",
+}
 WITH_PICTURES = Options(pictures=True)
 
 
 @pytest.fixture
 def page(tmp_path):
-    """Read the text layer of a page of these drawing commands, with fonts F1, B, I, M, S, V and Y."""
+    """Read the text layer of a page of these drawing commands, with font F1 and those of `FONTS`."""
 
     def read(content, extra="", objects=(), box="0 0 600 800"):
         path = tmp_path / "a.pdf"
@@ -390,6 +399,25 @@ def test_vertical_columns_run_down_and_the_right_one_comes_first(tmp_path):
     assert {line.angle for line in lines} == {90}
     assert all(line.bottom - line.top > 4 * line.size for line in lines)
     assert render(convert(PageContent(width, height, tuple(lines)))) == "名前はまだ無い。何も無い。"
+
+
+def test_check_boxes_are_items_and_a_tick_over_one_is_in_it(page):
+    boxes = [("p", "Peakload"), ("x", "Intermittent"), ("q", "Seasonal")]
+    rows = [
+        words("W", box, 50, 700 - 30 * n) + words("F1", text, 65, 700 - 30 * n) for n, (box, text) in enumerate(boxes)
+    ]
+    tick, answers = words("Z", "4", 51, 641, 10), words("W", "o", 50, 580) + words("F1", "Yes", 65, 580)
+    answers += words("W", "x", 95, 580) + words("F1", "No", 110, 580)
+    lines, _ = page(b"".join([*rows, tick, answers]))
+    text = render(convert(PageContent(600, 800, tuple(lines))))
+    assert text == "- [ ] Peakload\n- [x] Intermittent\n- [x] Seasonal\n\n☐ Yes ☒ No"
+
+
+def test_words_for_screen_readers_alone_are_left_out(page):
+    """Forms repeat "Required field" in white and in a size that nobody sees. White headings on a dark ground stay."""
+    hidden = b"1 1 1 rg\n" + words("F1", "Required field", 100, 700, 0.96) + words("F1", "Heading", 50, 650)
+    lines, _ = page(shown("Job title *", 50, 700) + hidden + b"0 g\n" + words("F1", "tiny", 50, 600, 0.96))
+    assert [line.text for line in lines] == ["Job title *", "Heading", "tiny"]
 
 
 @pytest.fixture
