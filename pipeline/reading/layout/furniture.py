@@ -28,7 +28,7 @@ _RECOGNISED_OUTER = 0.045
 _MIN_RECOGNISED = 10  # Recognised pages with fewer lines have no headers.
 _MAX_ROWS = 5  # rows inspected from each edge
 _NEAR_EDGE = 0.25
-_MAX_HEAD_CELLS = 3
+_MAX_HEAD_CELLS, _TABLE_ROWS = 3, 3  # Of four rows at a table's beginning or end, three have more, and as many.
 _HEAD_LETTERS = 4
 _OVERLAP = 0.3  # of neighbouring rows, in text sizes, at most
 _HEAD_SIZE = 1.12  # of the running text, at most
@@ -148,13 +148,17 @@ def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
     """Return the ids of lines that neighbouring pages share, from the edge inwards up to a gap before the text.
 
-    Beyond a line of this page alone, a shared line is text, for example "Question 2".
+    Beyond a line of this page alone or a table's first row, a shared line is text, for example "Question 2".
     """
     shared = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
     for zone, inwards in (("t", level), ("b", level[::-1])):
         passed: set[int] = set()
-        for row, further in zip_longest(inwards, inwards[1:]):
+        for place, row in enumerate(inwards):
+            further = inwards[place + 1] if place + 1 < len(inwards) else None
+            cells = len(row.cells)
+            if cells > _MAX_HEAD_CELLS and sum(len(near.cells) >= cells for near in inwards[place:][:4]) >= _TABLE_ROWS:
+                break
             keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
             repeated = {
                 id(cell)

@@ -372,6 +372,8 @@ class Glyphs:
         if not _matrix_of(self._address, index, self._to_matrix):
             return _Setting(style, self._size(index, 1.0), 0)
         a, b, c, d = self._matrix_values[:4]
+        if _font_size(self._address, index) < 0:  # Such text is turned twice.
+            a, b, c, d = -a, -b, -c, -d
         if b == 0 == c and a > 0:  # as most text is set
             return _Setting(style, self._size(index, abs(d)), self._upright)
         if abs(b) < 1e-3 * abs(a) and abs(c) > 0.1 * abs(d):
@@ -383,7 +385,7 @@ class Glyphs:
 
     def _size(self, index: int, scale: float) -> float:
         """Return the font's size as displayed, or one from a glyph's height if implausible (picture fonts)."""
-        size = float(_font_size(self._address, index)) * scale
+        size = abs(float(_font_size(self._address, index))) * scale
         if not _tight_box(self._address, index, *self._to_sides):
             return max(size, 1.0)
         left, right, bottom, top = self._sides

@@ -328,3 +328,13 @@ def test_the_large_title_that_all_pages_share_stays_on_the_first():
     first, *others = texts([replace(pages[0], is_first=True), *pages[1:]])
     assert first.startswith("# OFFICIAL RESULTS\n")
     assert not any("OFFICIAL" in text for text in others)
+
+
+def test_the_shared_head_of_a_table_without_rules_stays_and_a_running_head_of_many_parts_does_not():
+    heads = [line(text, 50 + 120 * n, 60) for n, text in enumerate(("Place", "Precincts", "Active", "Total"))]
+    pages = [
+        page(*heads, *(line(f"{n}{top}{x}", x, top) for top in range(90, 740, 14) for x in range(50, 500, 120)))
+        for n in range(5)
+    ]
+    assert all("Precincts" in text for text in texts(pages))
+    assert not any("Precincts" in text for text in texts(chapters(lambda _: heads)))

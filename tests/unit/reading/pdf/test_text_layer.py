@@ -401,6 +401,11 @@ def test_vertical_columns_run_down_and_the_right_one_comes_first(tmp_path):
     assert render(convert(PageContent(width, height, tuple(lines)))) == "名前はまだ無い。何も無い。"
 
 
+def test_text_of_a_negative_size_is_upright_if_it_is_turned(page):
+    [line], _ = page(b"BT /F1 -12 Tf -1 0 0 -1 50 700 Tm (twice turned) Tj ET\n")
+    assert (line.text, line.size, line.angle) == ("twice turned", 12, 0)
+
+
 def test_check_boxes_are_items_and_a_tick_over_one_is_in_it(page):
     boxes = [("p", "Peakload"), ("x", "Intermittent"), ("q", "Seasonal")]
     rows = [
