@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.reading.layout import furniture
 from pipeline.reading.layout.doubt import wants_regions
-from pipeline.reading.layout.model import Line, Region, RegionKind, Rule, Span, Style
+from pipeline.reading.layout.model import Formula, Line, Region, RegionKind, Rule, Span, Style
 from pipeline.reading.layout.page import (
     DocumentProfile,
     PageContent,
@@ -105,20 +105,25 @@ def text_of(blocks):
     return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
 
 
+def in_pictures(blocks):
+    """Return the letters of formulas, of which the Markdown shows a picture."""
+    return sum((letters(block.text) for block in blocks if isinstance(block, Formula)), Counter())
+
+
 @pytest.mark.slow
 @settings(max_examples=75, deadline=None)
 @given(PAGES)
 def test_no_word_is_lost_with_everything_kept(page):
     blocks = convert(page, keep_furniture=True)
     assert letters(text_of(blocks)) == sum((letters(line.text) for line in page.lines), Counter())
-    assert letters(text_of(blocks)) <= letters(render(blocks))
+    assert letters(text_of(blocks)) - in_pictures(blocks) <= letters(render(blocks))
     json.dumps(as_dicts(blocks, 1))
 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(PAGES, min_size=1, max_size=4))
-def test_blocks_hold_all_words_and_the_markdown_lacks_only_furniture(pages):
+def test_blocks_hold_all_words_and_the_markdown_lacks_only_furniture_and_formulas(pages):
     known = document_profile(page_facts(page) for page in pages)
     for page in map(cleaned, pages):
         assert wants_regions(page, profile_for(page, known)) in {True, False}
@@ -127,7 +132,7 @@ def test_blocks_hold_all_words_and_the_markdown_lacks_only_furniture(pages):
         blocks = convert(page, known)
         assert letters(text_of(blocks)) == expected
         expected.subtract(sum((letters(line.text) for line in away), Counter()))
-        assert letters(render(blocks)) >= +expected
+        assert letters(render(blocks)) >= expected - in_pictures(blocks)
 
 
 @pytest.mark.slow
