@@ -8,6 +8,7 @@ from pipeline.reading.layout.model import DESCENT, Line, Rule, Span
 
 _MAX_DASHES = 1_000
 """A page with more dashes is a drawing."""
+_MOST_PAIRS = 1_000_000  # of dashes with words: comparing these takes a second or two
 _LENGTHS = (0.2, 0.45)  # text sizes
 _NEAR = (-0.1, 0.25)  # text sizes between the underscore and its neighbours
 _INDENT = 8.0  # text sizes in front of a line's first word
@@ -16,7 +17,7 @@ _LEVEL = 0.1  # text sizes between the underscore and the base line
 
 def written(lines: Sequence[Line], dashes: Sequence[Rule]) -> list[Line]:
     """Return the lines, given from left to right, with the dashes between their words as underscores."""
-    if len(dashes) > _MAX_DASHES:
+    if len(dashes) > _MAX_DASHES or len(dashes) * sum(len(line.spans) for line in lines) > _MOST_PAIRS:
         return [*lines]
     ordered = sorted(dashes, key=lambda dash: dash.top)
     heights = [dash.top for dash in ordered]

@@ -3,6 +3,7 @@ import pytest
 
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading.layout.model import Line, Rule, Span
 from pipeline.reading.layout.page import PageContent, convert, render, to_markdown
 from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer, underscores
 from pipeline.reading.pdf.pages import Options
@@ -336,6 +337,13 @@ def test_rules_as_long_as_underscores_between_words_are_underscores(page):
     assert written(shown("low", 50, 650) + before) == ["__low"]
     underlined = b"50 698 3.6 0.4 re f\n74 640 3.6 0.4 re f\n"
     assert written(underlined + shown("a b", 50, 700) + shown("low note", 50, 650)) == ["a b", "low note"]
+
+
+def test_too_many_words_near_dashes_have_no_underscores():
+    line = Line("a", 0, 0, 2_000, 12, 12, spans=(Span("a", 0, 4),))
+    dashes = [Rule(4.5 + n, 9, 8 + n, 9) for n in range(1_000)]
+    assert underscores.written([line], dashes)[0].text == "a_"
+    assert underscores.written([line] * 1_001, dashes) == [line] * 1_001
 
 
 def test_signs_of_tex_that_pdfium_takes_for_figures_are_signs(page):
