@@ -29,7 +29,7 @@ from pipeline.reading.pdf.page_cache import TEXT_PARTS, Contents, PageCache
 from pipeline.reading.pdf.pages import ConvertedPage, Options
 from pipeline.reading.pdf.text_layer import TextLayer
 
-REVISION = 4
+REVISION = 5
 """Raise this whenever conversion changes: results of an earlier revision are then made anew."""
 
 _REMEMBERED_PICTURES = 32

@@ -427,7 +427,7 @@ def test_check_boxes_are_items_and_a_tick_over_one_is_in_it(page):
 
 
 def test_words_for_screen_readers_alone_are_left_out(page):
-    """Forms repeat "Required field" in white and in a size that nobody sees. White headings on a dark ground stay."""
+    """Forms repeat "Required field" in white and too small to see. White headings on a dark ground stay."""
     hidden = b"1 1 1 rg\n" + words("F1", "Required field", 100, 700, 0.96) + words("F1", "Heading", 50, 650)
     lines, _ = page(shown("Job title *", 50, 700) + hidden + b"0 g\n" + words("F1", "tiny", 50, 600, 0.96))
     assert [line.text for line in lines] == ["Job title *", "Heading", "tiny"]
