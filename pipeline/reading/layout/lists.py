@@ -8,6 +8,7 @@ from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.rows import Row, runs_of
 from pipeline.reading.layout.text import BOXES, ITEM, is_bullet
 
+_ANSWERS = (*BOXES, "□")  # Several of these in a paragraph are the answers to a question.
 _MAX_DEPTH = 5
 _DRAWN = (0.12, 0.62)  # text sizes: the height and the width of a bullet that is a drawing
 _DRAWN_GAP = (0.25, 2.5)  # text sizes from such a bullet to its text
@@ -32,8 +33,8 @@ def item(group: Group, depth: int) -> ListItem | None:
         return None
     match = ITEM.match(group.rows[0].text)
     box = BOXES.get(match["marker"]) if match else None
-    if box and sum(map(group.text.count, BOXES)) > 1:
-        return None  # a question with its answers
+    if match and match["marker"] in _ANSWERS and sum(map(group.text.count, _ANSWERS)) > 1:
+        return None
     remaining = len(match["marker"]) if match else 0  # characters of the marker that are still in the text
     tokens = []
     for token in group.tokens:

@@ -37,7 +37,7 @@ _LEVEL_PT = 1.0
 _has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
 _ROOT, _BEHIND = "√", 0.3  # text sizes between a root's sign and its number
-_TICKS, _BOX, _TICKED = frozenset("✓✔✕✖✗✘"), "☐", "☒"
+_TICKS, _BOXES, _TICKED = frozenset("✓✔✕✖✗✘"), frozenset("☐□"), "☒"
 _MAX_TICKS = 200
 
 _PRIVATE = {
@@ -193,7 +193,7 @@ def _with_ticks(lines: list[Line]) -> list[Line]:
 
     def ticked(span: Span, line: Line) -> Span:
         box = (span.left, line.top, span.right, line.bottom)
-        on = {id(tick) for tick, own in ticks if holds(box, sub_line(own, [tick]))} if span.text == _BOX else set()
+        on = {id(tick) for tick, own in ticks if span.text in _BOXES and holds(box, sub_line(own, [tick]))}
         used.update(on)
         return span._replace(text=_TICKED) if on else span
 

@@ -37,7 +37,7 @@ _SIGNS: dict[str, Mapping[int, int | str]] = {
     "CMSY": str.maketrans("0'6", f"′≃{_NEGATION}"),
     "CMMI": str.maketrans("?`", "⋆ℓ"),
     "Wingdings2": _dingbats("OPRS£", "✗✓☒☒☐"),
-    "Wingdings": _dingbats("lnuv§Øàüûopqr¨xýþ", "●■◆❖▪➢→✓✗☐☐☐☐☐☒☒☒"),
+    "Wingdings": _dingbats("lnuv§Øàüûopqr¨xýþ", "●■◆❖▪➢→✓✗☐□□□☐☒☒☒"),
 }
 """Signs of fonts, by the starts of their names and the characters that PDFium returns. A negation precedes its sign."""
 

@@ -415,15 +415,15 @@ def test_text_of_a_negative_size_is_upright_if_it_is_turned(page):
 
 
 def test_check_boxes_are_items_and_a_tick_over_one_is_in_it(page):
-    boxes = [("p", "Peakload"), ("x", "Intermittent"), ("q", "Seasonal")]
+    boxes = [("o", "Peakload"), ("x", "Intermittent"), ("q", "Seasonal")]
     rows = [
         words("W", box, 50, 700 - 30 * n) + words("F1", text, 65, 700 - 30 * n) for n, (box, text) in enumerate(boxes)
     ]
-    tick, answers = words("Z", "4", 51, 641, 10), words("W", "o", 50, 580) + words("F1", "Yes", 65, 580)
+    tick, answers = words("Z", "4", 51, 641, 10), words("W", "q", 50, 580) + words("F1", "Yes", 65, 580)
     answers += words("W", "x", 95, 580) + words("F1", "No", 110, 580)
     lines, _ = page(b"".join([*rows, tick, answers]))
     text = render(convert(PageContent(600, 800, tuple(lines))))
-    assert text == "- [ ] Peakload\n- [x] Intermittent\n- [x] Seasonal\n\n☐ Yes ☒ No"
+    assert text == "- [ ] Peakload\n- [x] Intermittent\n- [x] Seasonal\n\n□ Yes ☒ No"
 
 
 def test_words_for_screen_readers_alone_are_left_out(page):
