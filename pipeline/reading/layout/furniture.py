@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise, zip_longest
 
 from pipeline.reading.layout import bands, listings, regions
-from pipeline.reading.layout.drawn_rules import bars
+from pipeline.reading.layout.drawn_rules import MAX_RULES, bars
 from pipeline.reading.layout.model import Furniture, Line, PageContent, Region
 from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
@@ -103,6 +103,8 @@ def _in_tables(lines: Sequence[Line], content: PageContent, slack: float) -> set
     """Return the ids of the lines in a cell of a ruled table that goes on towards the middle of the page: a table on
     several pages has the same head on each."""
     upright = bars(content.rules, slack)[1] if lines else []
+    if len(upright) > MAX_RULES:
+        return set()
     reach, found = _NEAR_EDGE * content.height, set()
     for line in lines:
         sides = [
@@ -157,7 +159,10 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
         for place, row in enumerate(inwards):
             further = inwards[place + 1] if place + 1 < len(inwards) else None
             cells = len(row.cells)
-            if cells > _MAX_HEAD_CELLS and sum(len(near.cells) >= cells for near in inwards[place:][:4]) >= _TABLE_ROWS:
+            if (
+                cells > _MAX_HEAD_CELLS
+                and sum(len(near.cells) >= cells for near in inwards[place : place + 4]) >= _TABLE_ROWS
+            ):
                 break
             keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
             repeated = {

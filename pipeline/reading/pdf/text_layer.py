@@ -188,12 +188,13 @@ def _with_level_roots(lines: list[Line]) -> list[Line]:
 
 def _with_ticks(lines: list[Line]) -> list[Line]:
     """Return the lines with each tick and the empty box below it as one ticked box."""
-    ticks = [(span, line) for line in lines for span in line.spans if span.text in _TICKS][:_MAX_TICKS]
+    found = [(span, line) for line in lines for span in line.spans if span.text in _TICKS][:_MAX_TICKS]
+    ticks = [(id(span), sub_line(line, [span])) for span, line in found]
     used: set[int] = set()
 
     def ticked(span: Span, line: Line) -> Span:
         box = (span.left, line.top, span.right, line.bottom)
-        on = {id(tick) for tick, own in ticks if span.text in _BOXES and holds(box, sub_line(own, [tick]))}
+        on = {tick for tick, place in ticks if holds(box, place)} if span.text in _BOXES else set()
         used.update(on)
         return span._replace(text=_TICKED) if on else span
 
