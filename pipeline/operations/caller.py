@@ -1,14 +1,16 @@
 """The caller of an operation, with its scope and quotas."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
+from typing import Any
 
 from pipeline.flows import check_sections
 from pipeline.operations.quotas import Quotas
 from pipeline.operations.refusal import Refused, keyless
 from pipeline.process import get_context
+from pipeline.reading.sandbox.limits import Unwanted
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from pipeline.storage.schema import ensure
@@ -36,8 +38,10 @@ class Caller:
     """The quotas of this caller; None: no limits."""
     ending: Event = field(default_factory=Event)
     """Set when this caller's server begins to shut down."""
-    is_gone: Callable[[], Awaitable[bool]] = field(default=_stays, repr=False, compare=False)
+    is_gone: Callable[[], Coroutine[Any, Any, bool]] = field(default=_stays, repr=False, compare=False)
     """Whether the caller closed the connection."""
+    has_left: Callable[[], bool] = field(default=lambda: False, repr=False, compare=False)
+    """The same for threads of the server; False elsewhere."""
 
     @property
     def key_name(self) -> str:
@@ -50,8 +54,13 @@ class Caller:
         return self.scope is not None and self.scope.includes(Scope.ADMIN)
 
     def goes_on(self) -> bool:
-        """True until the server begins to shut down; after that, callers no longer wait for results."""
-        return not self.ending.is_set()
+        """True until the server begins to shut down or, asked in a thread, the caller has closed the connection."""
+        return not (self.ending.is_set() or self.has_left())
+
+    def check_presence(self) -> None:
+        """Raise `Unwanted` unless `goes_on`."""
+        if not self.goes_on():
+            raise Unwanted("the caller no longer waits")
 
     def check_scope(self, needed: Scope) -> None:
         """Raise `Refused` unless the caller's key has this scope: 401 without a key, 403 with a lesser scope."""
@@ -96,6 +105,11 @@ class Caller:
                 code="unknown_model",
             )
 
+    def take_pages(self, count: int) -> None:
+        """Charge this caller for pages; negative counts give back. Raises `Refused` (429)."""
+        if self.quotas is not None and count:
+            self.quotas.take_pages(self.id, count)
+
     @contextmanager
     def pages(self, returned_after: type[Exception] = Exception) -> Iterator[Callable[[int], None]]:
         """Yield `charge(count)`, which charges this caller for pages to convert, only once if a transaction repeats.
@@ -106,15 +120,14 @@ class Caller:
 
         def charge(count: int) -> None:
             nonlocal charged
-            if self.quotas is not None and count and not charged:
-                self.quotas.take_pages(self.id, count)
+            if not charged:
+                self.take_pages(count)
                 charged = count
 
         try:
             yield charge
         except returned_after:
-            if self.quotas is not None and charged:
-                self.quotas.give_back_pages(self.id, charged)
+            self.take_pages(-charged)
             raise
 
 

@@ -1,16 +1,17 @@
 """Operations of the documents flow: submit, inspect and command documents, and read their results."""
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
-from threading import BoundedSemaphore
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any
 
 from pipeline.engine.accounts import OverCap
-from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.errors import PenstockError, UnitError, UserError
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
@@ -39,20 +40,28 @@ from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import Operation, operation, reads
 from pipeline.operations.quotas import AtOnce
 from pipeline.operations.refusal import Refused
+from pipeline.reading.export.docling import Parts, PictureData
 from pipeline.reading.export.formats import Format
 from pipeline.reading.files.inputs import manifest_path
 from pipeline.reading.files.source import parse_page_range, safe_filename
+from pipeline.reading.sandbox.limits import Unwanted
 from pipeline.reading.text.zip_archive import Entry, may_be_archive, unpacked
 from pipeline.storage.api_keys import Scope
 
 MOST_ARCHIVED = 500
 """The most files of an uploaded archive, which a request submits one after another."""
-_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "inspections of files")
-"""The most child processes that inspect files, and callers that have one or wait for one. Each caller takes a thread,
-and other requests need threads too."""
-_FOR_A_CHILD_S = 20.0
-_EXPORTS = AtOnce(16, 8, "results in other formats")
-"""Each parses the pages whose text a model wrote."""
+# Each action takes a thread, and so does one that waits; other requests need threads too.
+_INSPECTIONS = AtOnce(4, "inspections of files", wait_s=20, waiting=16)
+"""Child processes that inspect uploads."""
+_EXPORTS = AtOnce(4, "results in other formats", wait_s=20, waiting=12)
+"""Each parses the pages whose text a model wrote. A large document takes both places of its caller."""
+_PDFS = AtOnce(2, "searchable PDFs", wait_s=20, waiting=4)
+_LARGE_CHARACTERS = 200_000
+_ASK_S = 0.5
+_ARCHIVE_S = 600.0
+"""How long the submission of an archive goes on; then its other files are refused."""
+_MEMORY_BYTES = 1_000_000
+"""Larger results wait on disk for the client to read them."""
 
 
 @dataclass(frozen=True)
@@ -214,10 +223,11 @@ def submit_upload(
     """
     context, options = caller.context, options or Options()
     caller.check_model(options.provider, options.model)
-    with a_child(caller), caller.pages(OverCap) as charge:
+    with caller.pages(OverCap) as charge:
         submission.check(context, options)
         sha256 = sha256 or submission.hash_of(copy)
-        info = submission.inspect(context, copy, filename, options, caller.goes_on)
+        with inspection(caller):
+            info = submission.inspect(context, copy, filename, options, caller.goes_on)
         charge(len(parse_page_range(options.page_range, info.pages)))
         return _document(submission.submit_copy(context, copy, filename, options, info, sha256))
 
@@ -245,26 +255,26 @@ def submit_archive(
         return None
     settings = caller.context.settings
     with ExitStack() as held:
-        with a_child(caller):
+        with inspection(caller):
             entries = held.enter_context(
-                unpacked(copy, safe_filename(filename), settings.documents, settings.upload_dir, caller.goes_on)
+                unpacked(copy, safe_filename(filename), settings.documents, settings.upload_dir, caller.goes_on, most)
             )
         if entries is None:
             return None
-        convertible = [entry for entry in entries if entry.path]
-        if len(convertible) > most:
-            message = f"{filename} has {len(convertible):,} files to convert, more than the accepted {most:,}; split it"
-            raise UserError(message, code="too_large")
-        submitted = [_submit_archived(caller, entry, options) for entry in entries]
+        until = time.monotonic() + _ARCHIVE_S
+        submitted = [_submit_archived(caller, entry, options, until) for entry in entries]
     if not any(file.document for file in submitted):
         reasons = "; ".join(f"{file.name}: {file.reason.rstrip('.')}" for file in submitted[:3])
         raise UserError(f"{filename} has no file to convert. {reasons}", code="no_inputs")
     return submitted
 
 
-def _submit_archived(caller: Caller, entry: Entry, options: Options | None) -> ArchivedFile:
+def _submit_archived(caller: Caller, entry: Entry, options: Options | None, until: float) -> ArchivedFile:
     if entry.path is None:
         return ArchivedFile(entry.name, None, entry.reason)
+    caller.check_presence()
+    if time.monotonic() > until:
+        return ArchivedFile(entry.name, None, f"reading the archive took more than {_ARCHIVE_S / 60:g} minutes")
     try:
         return ArchivedFile(entry.name, submit_upload.by(caller, entry.path, entry.path.name, options))
     except UserError as error:
@@ -272,16 +282,23 @@ def _submit_archived(caller: Caller, entry: Entry, options: Options | None) -> A
 
 
 @contextmanager
-def a_child(caller: Caller) -> Iterator[None]:
-    """Hold one of the few places for child processes during the block. Raises `Refused`: 429 if the caller has its
-    share already; 503 if none is free in time."""
-    with _AND_WAITING.one(caller.id):
-        if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
-            raise Refused("too many inspections of files at the same time: try again in a moment", code="busy")
+def inspection(caller: Caller) -> Iterator[None]:
+    """Hold one of the few places for child processes during the block, which inspects a file. A refused file costs its
+    sender a page a second.
+
+    Raises `Refused`: 429 if the caller has its share already, or no pages left; 503 if none is free in time; and
+    `Unwanted` if the caller leaves.
+    """
+    with _INSPECTIONS.one(caller.id, caller.goes_on):
+        caller.take_pages(1)
+        began = time.monotonic()
         try:
             yield
-        finally:
-            _CHILDREN.release()
+        except (UserError, UnitError, Unwanted):
+            with suppress(Refused):
+                caller.take_pages(int(time.monotonic() - began))
+            raise
+        caller.take_pages(-1)  # the submission charges the pages of the file
 
 
 @operation(Scope.READ)
@@ -339,6 +356,7 @@ pages, page, attempts, costs = reads(queries.pages), reads(queries.page), reads(
 resolve, load_beside, retries = reads(queries.resolve), reads(queries.load_beside), reads(reasoning.retries)
 cells, page_numbers, layouts = reads(strip.cells), reads(strip.numbers), reads(queries.layouts)
 layout, docling, page_texts = reads(queries.layout_json), reads(queries.docling_document), reads(queries.page_texts)
+docling_facts = reads(queries.docling_facts)
 result_by_page, tables_as_csv = reads(outputs.by_page), reads(outputs.tables_as_csv)
 embedded_picture = reads(outputs.embedded_picture)
 archive, manifest = reads(archives.archive), reads(archives.manifest)
@@ -394,7 +412,7 @@ def searchable_pdf(
     calls find it in the cache. Raises `UserError`, `Refused` during too many other calls, and `Unwanted` once `wanted`
     returns False.
     """
-    with a_child(caller):
+    with _PDFS.one(caller.id, wanted):
         return searchable.searchable_pdf(caller.context, document_id, wanted, progress)
 
 
@@ -408,8 +426,58 @@ def result(caller: Caller, document_id: str, form: Format = Format.MD, *, marker
     """
     if form is Format.PDF:
         return searchable_pdf.by(caller, document_id).read_bytes()
-    with _EXPORTS.one(caller.id):
-        return outputs.content(caller.context, document_id, form, markers=markers)
+    with result_file.by(caller, document_id, form, markers=markers) as file:
+        return file.read()
+
+
+@operation(Scope.READ)
+def result_file(caller: Caller, document_id: str, form: Format = Format.MD, *, markers: bool = True) -> IO[bytes]:
+    """Return the result in a format other than PDF as an open file at its beginning; a long one is on disk. The caller
+    closes it. Raises as `result`, and `Unwanted` if the caller leaves."""
+    with export(caller, [document_id]):
+        return spooled(caller, outputs.content(caller.context, document_id, form, markers=markers))
+
+
+@operation(Scope.READ)
+def layout_file(caller: Caller, document_id: str) -> IO[bytes]:
+    """Return the JSON of `layout` as an open file at its beginning. Raises as `result_file`, but needs no result."""
+    with export(caller, [document_id]):
+        return spooled(caller, outputs.layout(caller.context, document_id))
+
+
+@operation(Scope.READ)
+def docling_parts(caller: Caller, document_id: str, picture: PictureData = lambda _: None) -> Parts:
+    """Return the parts of the document in the format of the Docling project; use them within `export`. Raises
+    `UnknownDocument`."""
+    queries.document(caller.context, document_id)
+    return Parts(queries.layout_pages(caller.context, document_id), picture)
+
+
+@contextmanager
+def export(caller: Caller, document_ids: Collection[str]) -> Iterator[None]:
+    """Hold a place for the export of these documents during the block: two if they are large. Raises `Refused` (429,
+    503) if none is free in time, and `Unwanted` if the caller leaves."""
+    large = queries.characters(caller.context, document_ids) > _LARGE_CHARACTERS
+    with _EXPORTS.one(caller.id, caller.goes_on, places=1 + large):
+        yield
+
+
+def spooled(caller: Caller, pieces: Iterable[str]) -> IO[bytes]:
+    """Write the pieces to a file, and return it open at its beginning. Raises `Unwanted` if the caller leaves."""
+    # SIM115: the caller closes it.
+    file: IO[bytes] = SpooledTemporaryFile(_MEMORY_BYTES)  # noqa: SIM115
+    try:
+        asked_at = time.monotonic()
+        for piece in pieces:
+            file.write(piece.encode())
+            if time.monotonic() - asked_at > _ASK_S:
+                asked_at = time.monotonic()
+                caller.check_presence()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 @operation(Scope.WRITE)

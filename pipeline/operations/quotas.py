@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Condition
 
 from redis import RedisError
 
@@ -13,6 +13,7 @@ from pipeline.engine.connection import connect
 from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.operations import accounts
 from pipeline.operations.refusal import Refused
+from pipeline.reading.sandbox.limits import Unwanted
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
@@ -21,6 +22,7 @@ _AWAY_S = 5.0
 """How long to skip Redis after it was unreachable."""
 _FRESH_S = 1.0
 """How long to use live settings before the next read."""
+_ASK_S = 0.5
 _DAY_S = 86_400
 WRONG_KEYS = Rate(30, 60)
 """The most wrong keys from one address."""
@@ -70,14 +72,10 @@ class Quotas:
         self.take(f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", reason=reason)
 
     def take_pages(self, caller: str, count: int) -> None:
-        """Count pages to convert for this caller. Raises `Refused` (429)."""
+        """Count pages to convert for this caller; negative counts give back. Raises `Refused` (429)."""
         limit = self.settings.pages_per_day
         reason = f"more than {limit} pages in a day"
         self.take(f"pages:{caller}", Rate(limit, _DAY_S), count, code="quota", reason=reason)
-
-    def give_back_pages(self, caller: str, count: int) -> None:
-        """Give back pages that were charged but not submitted."""
-        self.take_pages(caller, -count)
 
     def check_spending(self, caller: str) -> None:
         """Raise `OverCap` (429) if this caller has spent its cap today, by this server's clock. Waits for the database.
@@ -97,36 +95,98 @@ class TooManyAtOnce(Refused):
     """Too many actions run at the same time."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Action:
+    """An action that waits or has begun."""
+
+    caller: str
+    places: int
+
+
 @dataclass
 class AtOnce:
-    """Admits at most `most` actions at the same time, and `each` of one caller, so that no caller blocks the others."""
+    """Places for at most `most` actions at the same time. No caller gets more than half of them.
+
+    Where actions wait, the caller with the fewest places goes first.
+    """
 
     most: int
-    each: int
     noun: str
+    wait_s: float = 0.0
+    """How long an action waits for a place."""
+    waiting: int = 0
+    """The most actions that wait, half of them of one caller."""
     _open: Counter[str] = field(default_factory=Counter)
-    _lock: Lock = field(default_factory=Lock)
+    _waiting: list[_Action] = field(default_factory=list)
+    _changed: Condition = field(default_factory=Condition)
 
     @property
     def now(self) -> int:
-        """The number of current actions."""
+        """The number of places that are taken."""
         return self._open.total()
 
+    @property
+    def each(self) -> int:
+        """The most places of one caller."""
+        return self.most // 2
+
     @contextmanager
-    def one(self, caller: str) -> Iterator[None]:
-        """Admit one action of this caller during the block. Raises `TooManyAtOnce` without waiting: 429 if the caller
-        has too many, 503 if all have."""
-        with self._lock:
-            if self._open[caller] >= self.each:
-                raise TooManyAtOnce(
-                    f"{self.each} {self.noun} of yours run already: wait for one", code="too_many_requests"
-                )
-            if self._open.total() >= self.most:
-                raise TooManyAtOnce(f"too many {self.noun} at the same time: try again in a moment", code="busy")
-            self._open[caller] += 1
+    def one(self, caller: str, wanted: Callable[[], bool] = lambda: True, places: int = 1) -> Iterator[None]:
+        """Admit one action of this caller during the block. It takes `places`, at most `each` of them.
+
+        Raises `TooManyAtOnce` if no place is free in time: 429 if the caller has its share, 503 if others have them;
+        and `Unwanted` once `wanted`, asked twice a second while the action waits, returns False.
+        """
+        action = _Action(caller, min(places, self.each))
+        with self._changed:
+            self._enter(action)
+        try:
+            self._wait(action, wanted)
+        finally:
+            with self._changed:
+                self._waiting.remove(action)
+                self._changed.notify_all()
         try:
             yield
         finally:
-            with self._lock:
-                self._open[caller] -= 1
+            with self._changed:
+                self._open[caller] -= action.places
                 self._open += Counter()  # drops callers without actions
+                self._changed.notify_all()
+
+    def _enter(self, action: _Action) -> None:
+        self._waiting.append(action)
+        if self._next() is action:
+            return
+        of_caller = sum(other.caller == action.caller for other in self._waiting)
+        if of_caller > self.waiting // 2 or len(self._waiting) > self.waiting:
+            self._waiting.remove(action)
+            raise self._refusal(action)
+
+    def _wait(self, action: _Action, wanted: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self.wait_s
+        while True:
+            with self._changed:
+                if self._next() is action:
+                    self._open[action.caller] += action.places
+                    return
+                if (left_s := deadline - time.monotonic()) <= 0:
+                    raise self._refusal(action)
+                self._changed.wait(min(left_s, _ASK_S))
+            if not wanted():
+                raise Unwanted("the caller no longer waits")
+
+    def _next(self) -> _Action | None:
+        """Return the waiting action that may begin, if any: the first of the caller with the fewest places."""
+        due = [action for action in self._waiting if self._has_room(action)]
+        first = min(due, key=lambda action: self._open[action.caller], default=None)
+        # Smaller actions do not overtake one that needs several places.
+        return first if first and self._open.total() + first.places <= self.most else None
+
+    def _has_room(self, action: _Action) -> bool:
+        return self._open[action.caller] + action.places <= self.each
+
+    def _refusal(self, action: _Action) -> TooManyAtOnce:
+        if not self._has_room(action):
+            return TooManyAtOnce(f"too many {self.noun} of yours run already: wait for one", code="too_many_requests")
+        return TooManyAtOnce(f"too many {self.noun} at the same time: try again in a moment", code="busy")

@@ -22,7 +22,7 @@ from pipeline.flows.screenshots.states import DERIVED, LetterKind, NodeKind, Wor
 from pipeline.flows.screenshots.views import Exclusions, Hour, TextLine
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
-from pipeline.operations.documents import a_child
+from pipeline.operations.documents import inspection
 from pipeline.operations.operation import acts, operation, reads
 from pipeline.storage.api_keys import Scope
 
@@ -81,7 +81,7 @@ def ingest_upload(
 
     Raises `UserError`, `UnitError`, `Refused` (429, 503) during too many other inspections, or `Unwanted`.
     """
-    with a_child(caller):
+    with inspection(caller):
         intake = service.ingest(caller.context, copy, frame, wanted=lambda: wanted() and caller.goes_on(), name=name)
     return view_of(Intake, intake)
 

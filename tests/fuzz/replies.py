@@ -190,16 +190,14 @@ def _markdown(data: bytes) -> None:
     result.joinable(halves)
     split_tables.join_tables([text, text], [None, None])
     markdown.plain_text(text)
-    document: Mapping[str, Any] = {"id": "1", "filename": "a.pdf", "pages": 2}
-    _exported(result.layout_json(document, halves, {})["pages"])
+    _exported([result.layout_page(half, {}) for half in halves])
 
 
 def _exported(pages: list[dict[str, Any]]) -> None:
-    document = docling.document(pages, filename="a.pdf", mimetype="application/pdf", digest=1)
-    _all_storable(document)
-    assert "<script" not in markup.html(document)
-    markup.doctags(document)
-    markup.text(document)
+    _all_storable(docling.document(docling.Parts(pages), filename="a.pdf", mimetype="application/pdf", digest=1))
+    assert "<script" not in "".join(markup.html("a", docling.Parts(pages)))
+    for write in (markup.doctags, markup.text):
+        "".join(write(docling.Parts(pages)))
 
 
 def _music_server(data: bytes) -> None:

@@ -16,6 +16,7 @@ from pipeline.reading.files.inputs import manifest_path
 from pipeline.reading.files.source import safe_stem
 from pipeline.storage.context import Context
 
+_Content = bytes | Path | Iterator[bytes]
 _PIECE = 2**18
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 _HIDDEN = ("merged_path", "source_path", "worker_id")
@@ -67,7 +68,7 @@ def pictures_folder(context: Context, document_id: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _contents(context: Context, document: DocumentView, merged: Path, stem: str) -> Iterator[tuple[str, bytes | Path]]:
+def _contents(context: Context, document: DocumentView, merged: Path, stem: str) -> Iterator[tuple[str, _Content]]:
     """Yield (name, content) of each file, so that memory holds one file at a time."""
     yield f"{stem}.md", merged
     folder = pictures_folder(context, document.id)
@@ -76,7 +77,7 @@ def _contents(context: Context, document: DocumentView, merged: Path, stem: str)
             yield f"{files.PICTURES}/{path.name}", path
     if (facts := _manifest(merged)) is not None:
         yield f"{stem}.manifest.json", json.dumps(facts, indent=2, ensure_ascii=False).encode()
-    yield f"{stem}.json", json.dumps(queries.layout_json(context, document.id), ensure_ascii=False).encode()
+    yield f"{stem}.json", (piece.encode() for piece in outputs.content(context, document.id, Format.JSON))
 
 
 def _pages(context: Context, document_id: str, stem: str) -> Iterator[tuple[str, bytes]]:
@@ -110,7 +111,7 @@ class _Pieces(RawIOBase):
         return piece
 
 
-def _zipped(contents: Iterator[tuple[str, bytes | Path]]) -> Iterator[bytes]:
+def _zipped(contents: Iterator[tuple[str, _Content]]) -> Iterator[bytes]:
     sink = _Pieces()
     with zipfile.ZipFile(sink, "w") as archive_file:
         for named, content in contents:
@@ -126,9 +127,12 @@ def _zipped(contents: Iterator[tuple[str, bytes | Path]]) -> Iterator[bytes]:
     yield sink.take()
 
 
-def _pieces(content: bytes | Path) -> Iterator[bytes]:
+def _pieces(content: _Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield from (content[at : at + _PIECE] for at in range(0, len(content), _PIECE))
+        return
+    if not isinstance(content, Path):
+        yield from content
         return
     with content.open("rb") as file:
         while piece := file.read(_PIECE):

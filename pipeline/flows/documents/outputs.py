@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pipeline.engine.errors import UserError
@@ -18,15 +18,11 @@ from pipeline.storage.context import Context
 _MOST_EMBEDDED = 20_000_000
 _LINK = re.compile(r"pictures/(page-[0-9]{4,7}-[0-9]{1,3}\.png)")
 Json = dict[str, Any]
-_MAKE: dict[Format, Callable[[Json], str]] = {
-    Format.HTML: markup.html,
-    Format.TXT: markup.text,
-    Format.DOCLING: lambda document: json.dumps(document, indent=2, ensure_ascii=False) + "\n",
-}
 
 
-def content(context: Context, document_id: str, form: Format, *, markers: bool = True) -> bytes:
-    """Return the document's result in a format other than PDF. HTML embeds the pictures that were saved, up to 20 MB.
+def content(context: Context, document_id: str, form: Format, *, markers: bool = True) -> Iterator[str]:
+    """Return an iterator over the pieces of the document's result in a format other than PDF. HTML embeds the pictures
+    that were saved, up to 20 MB. Memory holds a few pages, except of Markdown.
 
     `markers`: keep the comment with its number before each page of Markdown, and the rule between pages. Raises
     `UserError` without a result.
@@ -35,13 +31,38 @@ def content(context: Context, document_id: str, form: Format, *, markers: bool =
     path = document.result_path
     if form is Format.MD:
         if markers:
-            return path.read_bytes()
+            return iter([path.read_text(encoding="utf-8")])
         texts = [text for _, text in queries.page_texts(context, document_id) if text.strip()]
-        return ("\n\n".join(texts) + "\n").encode()
-    if form is Format.JSON:
-        return _json(queries.layout_json(context, document_id))
+        return iter(["\n\n".join(texts), "\n"])
     picture = embedded_picture(context, document_id) if form is Format.HTML else lambda _: None
-    return _MAKE[form](queries.docling_document(context, document_id, picture)).encode()
+    return _pieces(context, document, queries.layout_pages(context, document_id), form, picture)
+
+
+def _pieces(
+    context: Context, document: DocumentView, pages: Iterable[Json], form: Format, picture: docling.PictureData
+) -> Iterator[str]:
+    if form is Format.JSON:
+        return _layout(document, pages)
+    parts, facts = docling.Parts(pages, picture), queries.docling_facts(context, document.id)
+    match form:
+        case Format.HTML:
+            return markup.html(docling.name_of(document.filename), parts)
+        case Format.TXT:
+            return markup.text(parts)
+    return docling.pieces(parts, **facts)
+
+
+def layout(context: Context, document_id: str) -> Iterator[str]:
+    """Return an iterator over the pieces of the JSON of `queries.layout_json`, also before the document has a result.
+    Raises `UnknownDocument`."""
+    return _layout(queries.document(context, document_id), queries.layout_pages(context, document_id))
+
+
+def _layout(document: DocumentView, pages: Iterable[Json]) -> Iterator[str]:
+    yield json.dumps(result.layout_head(plain(document)), ensure_ascii=False)[:-1] + ', "pages": ['
+    for number, page in enumerate(pages):
+        yield (",\n" if number else "\n") + json.dumps(page, ensure_ascii=False)
+    yield "\n]}\n"
 
 
 def by_page(context: Context, document_id: str, form: Format) -> Iterator[tuple[int, bytes]]:
@@ -54,18 +75,13 @@ def by_page(context: Context, document_id: str, form: Format) -> Iterator[tuple[
 
 
 def _by_page(context: Context, document: DocumentView, form: Format) -> Iterator[tuple[int, bytes]]:
-    picture, known = embedded_picture(context, document.id), queries.layouts(context, document.id)
-    for view in queries.pages(context, document.id):
-        page = plain(view)
-        if form is Format.MD:
-            data = f"{result.page_text(page)}\n".encode()
-        else:
-            layout = result.layout_json(plain(document), [page], known)
-            if form is Format.JSON:
-                data = _json(layout)
-            else:
-                data = _MAKE[form](queries.as_docling(document, layout, picture)).encode()
-        yield view.page_source, data
+    if form is Format.MD:
+        for number, text in queries.page_texts(context, document.id, joined=False):
+            yield number, f"{text}\n".encode()
+        return
+    picture = embedded_picture(context, document.id)
+    for page in queries.layout_pages(context, document.id):
+        yield page["page_source"], "".join(_pieces(context, document, [page], form, picture)).encode()
 
 
 def tables_as_csv(context: Context, document_id: str) -> list[tuple[int, int, bytes]]:
@@ -75,15 +91,11 @@ def tables_as_csv(context: Context, document_id: str) -> list[tuple[int, int, by
 
     document = queries.document(context, document_id)
     assert document.result_path
-    known, found = queries.layouts(context, document_id), list[tuple[int, int, bytes]]()
-    for view in queries.pages(context, document_id):
-        (page,) = result.layout_json(plain(document), [plain(view)], known)["pages"]
-        found += [(view.page_source, number, text.encode()) for number, text in enumerate(tables.as_csv(page), 1)]
-    return found
-
-
-def _json(facts: Json) -> bytes:
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+    return [
+        (page["page_source"], number, text.encode())
+        for page in queries.layout_pages(context, document_id)
+        for number, text in enumerate(tables.as_csv(page), 1)
+    ]
 
 
 def embedded_picture(context: Context, document_id: str) -> docling.PictureData:

@@ -1,6 +1,6 @@
 """Reads of documents, pages, attempts and figures, as plain objects detached from the database."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +29,9 @@ from pipeline.reading.export import docling
 from pipeline.reading.files.filetype import MIME_TYPES
 from pipeline.storage import short_ids
 from pipeline.storage.context import Context
+
+_PORTION = 20
+"""Pages that an export reads at once."""
 
 
 class UnknownDocument(UserError):
@@ -180,9 +183,29 @@ def layout_json(context: Context, document_id: str, number: int | None = None) -
 
     Raises `UnknownDocument`, or `UserError` for an unknown page.
     """
-    views = pages(context, document_id) if number is None else [page(context, document_id, number)]
-    known = layouts(context, document_id, None if number is None else [number])
-    return result.layout_json(plain(document(context, document_id)), [plain(view) for view in views], known)
+    view = document(context, document_id)
+    if number is None:
+        entries = list(layout_pages(context, document_id))
+    else:
+        only = page(context, document_id, number)
+        entries = [result.layout_page(plain(only), layouts(context, document_id, [number]))]
+    return result.layout_head(plain(view)) | {"pages": entries}
+
+
+def layout_pages(context: Context, document_id: str) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of each page, as in `layout_json`, while memory holds a few pages."""
+    after = 0
+    while views := pages(context, document_id, after=after, limit=_PORTION):
+        known = layouts(context, document_id, [view.page for view in views])
+        yield from (result.layout_page(plain(view), known) for view in views)
+        after = views[-1].page
+
+
+def characters(context: Context, document_ids: Collection[str]) -> int:
+    """Return the number of characters of all pages' texts of these documents."""
+    query = select(func.sum(func.length(PAGES.c.content))).where(PAGES.c.document_id.in_(document_ids))
+    with context.db.read() as session:
+        return session.execute(query).scalar_one() or 0
 
 
 def docling_document(
@@ -193,21 +216,16 @@ def docling_document(
     `picture` gets the link of a picture, and returns its `data:` URI, or None to leave its data out. Raises
     `UnknownDocument`.
     """
-    return as_docling(document(context, document_id), layout_json(context, document_id), picture)
+    facts = docling_facts(context, document_id)
+    return docling.document(docling.Parts(layout_pages(context, document_id), picture), **facts)
 
 
-def as_docling(
-    view: DocumentView, layout: dict[str, Any], picture: docling.PictureData = lambda _: None
-) -> dict[str, Any]:
-    """Return the pages of `layout`, which `layout_json` returned, in the format of the Docling project."""
+def docling_facts(context: Context, document_id: str) -> dict[str, Any]:
+    """Return what identifies the document in the format of the Docling project: arguments of `docling.document`. Raises
+    `UnknownDocument`."""
+    view = document(context, document_id)
     # The id fits Docling's 64-bit hash, and identifies content and options.
-    return docling.document(
-        layout["pages"],
-        filename=view.filename,
-        mimetype=MIME_TYPES[view.type],
-        digest=int(view.id, 16),
-        picture=picture,
-    )
+    return {"filename": view.filename, "mimetype": MIME_TYPES[view.type], "digest": int(view.id, 16)}
 
 
 def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:

@@ -16,7 +16,7 @@ from pipeline.reading.export.safe_html import harmless
 
 MAX_CHARACTERS = 400_000
 """Longer texts are cut: no real page is so long."""
-RENDERINGS = AtOnce(4, 2, "texts")
+RENDERINGS = AtOnce(4, "texts")
 """Renderings in child processes."""
 _MOST_KEPT = 20_000_000
 _AS_WRITTEN = "The source of the text is shown"

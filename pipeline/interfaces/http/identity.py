@@ -4,10 +4,13 @@ A key identifies its holder. Where the server needs no key, a request without on
 everything, as on the command line.
 """
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from threading import Event
+from typing import Any
 
+from anyio import from_thread
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
@@ -47,7 +50,8 @@ class CallerMiddleware:
             headers = Headers(scope=scope)
             caller = await run_sync(self._caller, presented(headers), _session(headers), address)
             if scope["type"] == "http":
-                caller = replace(caller, is_gone=Request(scope, receive).is_disconnected)
+                is_gone = Request(scope, receive).is_disconnected
+                caller = replace(caller, is_gone=is_gone, has_left=partial(_has_left, is_gone))
                 if scope["method"] not in SAFE:
                     self._check_change(caller, headers, scope["path"])
             scope.setdefault("state", {})["caller"] = caller
@@ -82,6 +86,13 @@ class CallerMiddleware:
             caller = self._known(presented_key.id, presented_key.name, presented_key.scope, has_key=True)
         self._quotas.take_request(caller.id)
         return caller
+
+
+def _has_left(is_gone: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+    try:
+        return from_thread.run(is_gone)
+    except RuntimeError:  # not one of the server's threads
+        return False
 
 
 def presented(headers: Headers) -> str:

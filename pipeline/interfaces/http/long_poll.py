@@ -11,7 +11,7 @@ from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import AtOnce, TooManyAtOnce
 
 State = TypeVar("State")
-WAITS = AtOnce(100, 80, "requests that wait")
+WAITS = AtOnce(100, "requests that wait")
 """Further requests get the present state at once."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 

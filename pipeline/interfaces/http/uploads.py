@@ -31,7 +31,7 @@ from pipeline.storage import installation
 
 MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEADERS, MAX_HEADER_BYTES = 100, 64_000, 8, 4096
 """Limits of a multipart form, and of each of its parts."""
-UPLOADS = AtOnce(16, 12, "uploads")
+UPLOADS = AtOnce(16, "uploads")
 """Includes files inside JSON bodies, and files that Penstock fetches for a request."""
 _BLOCK_BYTES = 1_000_000
 """Bytes in memory that are written together."""

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import StringConstraints
 
 from pipeline.engine.views import view_of
@@ -17,6 +17,7 @@ from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.views import AttemptView, PageView, PageWithText
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, here, reader
+from pipeline.interfaces.http.downloads import from_file
 from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import HexId, Limit, Line, PageNumber
 from pipeline.interfaces.http.pages import Cursor, Page
@@ -148,11 +149,8 @@ def download_markdown(caller: ByCaller, document_id: HexId) -> FileResponse:
 def download_json(caller: ByCaller, document_id: HexId) -> Response:
     """Download the blocks of all pages in reading order, with their boxes, as JSON."""
     document = documents.status.by(caller, document_id)
-    name = quote(f"{Path(document.filename).stem}.json")
-    return JSONResponse(
-        documents.layout.by(caller, document_id),
-        headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"},
-    )
+    file = documents.layout_file.by(caller, document_id)
+    return from_file(file, Format.JSON.media_type, f"{Path(document.filename).stem}.json")
 
 
 @router.get("/{document_id}/result", responses={**_RESULT, **documented(409)}, response_class=Response)
@@ -172,11 +170,8 @@ def download_result(
         # A file of any size is streamed.
         path = documents.searchable_pdf.by(caller, document_id)
         return FileResponse(path, media_type=form.media_type, filename=result_name(document.filename, form.suffix))
-    content = documents.result.by(caller, document_id, form, markers=page_markers)
-    name = quote(result_name(document.filename, form.suffix))
-    return Response(
-        content, media_type=form.media_type, headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"}
-    )
+    file = documents.result_file.by(caller, document_id, form, markers=page_markers)
+    return from_file(file, form.media_type, result_name(document.filename, form.suffix))
 
 
 @router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])

@@ -5,9 +5,14 @@ A heading of level 1 is a title; a heading of level n is a section header of lev
 is in the layer `furniture`, as page headers and footers.
 """
 
+import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any, Self
 
 from pipeline.reading.export import markdown
 from pipeline.reading.export.grid import Grid, Placed, grid
@@ -25,42 +30,141 @@ PictureData = Callable[[str], str | None]
 _LABELS = {"paragraph": "text", "quote": "text", "footnote": "footnote", "code": "code", "list_item": "list_item"}
 _NUMBERED = re.compile(r"[0-9]+[.)]?|[a-zA-Z][.)]")
 _PICTURE_DPI = 150
+_BODY = "#/body"
+_KINDS = ("groups", "texts", "pictures", "tables")
+_NO_ITEMS: Json = {"key_value_items": [], "form_items": []}
+_MOST_ITEMS = 5_000
+"""Items of a list with the lists in it; the next item begins another list."""
+_MEMORY_CHARACTERS = 250_000
 _MAX_PLACES = 500_000
 """Grid places for all tables of a document: 1,000 characters may span 100,000 places. Further tables become text."""
 
 
-def document(
-    pages: Iterable[Mapping[str, Any]],
-    *,
-    filename: str,
-    mimetype: str,
-    digest: int,
-    picture: PictureData = lambda _: None,
-) -> Json:
-    """Return the pages, each in the shape of `rules.result.layout_json`, as a DoclingDocument: a dict, ready for JSON.
-    Its page numbers are those in the source file.
+@dataclass(frozen=True)
+class Part:
+    """A child of the body with all items below it. `refs`: the `$ref`s of the child and of the furniture between its
+    items; `items`: all items by `$ref`, in the order of the document."""
 
-    `digest`: a number below 2^64 that identifies the content; `picture`: returns the `data:` URI for a picture's link,
-    None to leave the picture out.
+    refs: tuple[str, ...]
+    items: dict[str, Json]
+
+
+class Parts:
+    """The parts of a document in reading order, to be iterated once. Memory holds one page and one part."""
+
+    def __init__(self, pages: Iterable[Mapping[str, Any]], picture: PictureData = lambda _: None) -> None:
+        """`pages`: each in the shape of `rules.result.layout_page`; `picture`: returns the `data:` URI for a picture's
+        link, None to leave the picture out."""
+        self._pages = pages
+        self._picture = picture
+        self.pages: dict[str, Json] = {}
+        """The sizes of the pages that were read, by their number in the source file."""
+
+    def __iter__(self) -> Iterator[Part]:
+        tree = _Tree(self._picture, self.pages)
+        for page in self._pages:
+            tree.add_page(page)
+            yield from tree.ended()
+        tree.end_part()
+        yield from tree.ended()
+
+
+class Kept:
+    """Parts that can be read several times: a file holds them until the end of the `with` block."""
+
+    def __init__(self, parts: Parts) -> None:
+        # SIM115: the `with` block closes it.
+        self._file = SpooledTemporaryFile(_MEMORY_CHARACTERS, "w+", encoding="utf-8")  # noqa: SIM115
+        try:
+            for part in parts:
+                self._file.write(_dumped({"refs": part.refs, "items": part.items}) + "\n")
+        except BaseException:
+            self._file.close()
+            raise
+        self.pages = parts.pages
+
+    def __iter__(self) -> Iterator[Part]:
+        self._file.seek(0)
+        for line in self._file:
+            facts = json.loads(line)
+            yield Part(tuple(facts["refs"]), facts["items"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def document(parts: Parts, *, filename: str, mimetype: str, digest: int) -> Json:
+    """Return the parts as a DoclingDocument: a dict, ready for JSON. Its page numbers are those in the source file.
+
+    `digest`: a number below 2^64 that identifies the content.
     """
-    tree = _Tree(picture)
-    for page in pages:
-        tree.add_page(page)
+    body, items = _body(), {kind: list[Json]() for kind in _KINDS}
+    for part in parts:
+        body["children"] += ({"$ref": ref} for ref in part.refs)
+        for ref, item in part.items.items():
+            items[_kind(ref)].append(item)
+    return _head(filename, mimetype, digest) | {"body": body, **items, **_NO_ITEMS, "pages": parts.pages}
+
+
+def pieces(parts: Parts | Kept, *, filename: str, mimetype: str, digest: int) -> Iterator[str]:
+    """Yield the JSON of `document`, an item on each line. Disks hold what memory does not."""
+    with ExitStack() as opened:
+        files = {
+            kind: opened.enter_context(SpooledTemporaryFile(_MEMORY_CHARACTERS, "w+", encoding="utf-8"))
+            for kind in ("body", *_KINDS)
+        }
+        begun = set[str]()
+
+        def write(kind: str, item: Json) -> None:
+            files[kind].write((",\n" if kind in begun else "\n") + _dumped(item))
+            begun.add(kind)
+
+        for part in parts:
+            for ref in part.refs:
+                write("body", {"$ref": ref})
+            for ref, item in part.items.items():
+                write(_kind(ref), item)
+        yield _dumped(_head(filename, mimetype, digest))[:-1]
+        before, after = _dumped(_body()).split("[]")
+        yield f',\n"body": {before}['
+        for kind, file in files.items():
+            yield "" if kind == "body" else f',\n"{kind}": ['
+            file.seek(0)
+            while piece := file.read(_MEMORY_CHARACTERS):
+                yield piece
+            yield f"]{after}" if kind == "body" else "]"
+        yield f",\n{_dumped(_NO_ITEMS | {'pages': parts.pages})[1:]}\n"
+
+
+def origin(filename: str, mimetype: str, digest: int) -> Json:
+    """Return a document's `origin`."""
+    return {"mimetype": mimetype, "binary_hash": digest, "filename": filename}
+
+
+def name_of(filename: str) -> str:
+    """Return the name of a document: that of its file without the suffix."""
+    return filename.rpartition(".")[0] or filename
+
+
+def _dumped(item: Mapping[str, Any]) -> str:
+    return json.dumps(item, ensure_ascii=False)
+
+
+def _head(filename: str, mimetype: str, digest: int) -> Json:
     return {
         "schema_name": "DoclingDocument",
         "version": SCHEMA_VERSION,
-        "name": filename.rpartition(".")[0] or filename,
-        "origin": {"mimetype": mimetype, "binary_hash": digest, "filename": filename},
-        "furniture": _group("#/furniture", None, "unspecified", "furniture", "_root_"),
-        "body": tree.body,
-        "groups": tree.items["groups"],
-        "texts": tree.items["texts"],
-        "pictures": tree.items["pictures"],
-        "tables": tree.items["tables"],
-        "key_value_items": [],
-        "form_items": [],
-        "pages": tree.pages,
+        "name": name_of(filename),
+        "origin": origin(filename, mimetype, digest),
+        "furniture": _group("#/furniture", "", "unspecified", "furniture", "_root_"),
     }
+
+
+def _body() -> Json:
+    return _group(_BODY, "", "unspecified", "body", "_root_")
 
 
 def page_blocks(page: Mapping[str, Any]) -> list[Json]:
@@ -76,14 +180,27 @@ def page_blocks(page: Mapping[str, Any]) -> list[Json]:
 
 
 class _Tree:
-    def __init__(self, picture: PictureData) -> None:
+    def __init__(self, picture: PictureData, pages: dict[str, Json]) -> None:
         self._picture = picture
-        self.body = _group("#/body", None, "unspecified", "body", "_root_")
-        self.items: dict[str, list[Json]] = {"groups": [], "texts": [], "pictures": [], "tables": []}
-        self.pages: dict[str, Json] = {}
+        self.pages = pages
+        self._counts: Counter[str] = Counter()
+        self._ended: list[Part] = []
+        self._refs: list[str] = []
+        self._items: dict[str, Json] = {}
+        """Of the current part."""
         self._places = _MAX_PLACES
         self._lists: list[tuple[int, Json]] = []
         """The open lists, outermost first: (depth, group)."""
+
+    def ended(self) -> list[Part]:
+        """Return the parts that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def end_part(self) -> None:
+        if self._items:
+            self._ended.append(Part(tuple(self._refs), self._items))
+            self._refs, self._items = [], {}
 
     def add_page(self, page: Mapping[str, Any]) -> None:
         number = int(page["page_source"])
@@ -96,9 +213,9 @@ class _Tree:
 
     def _add_block(self, block: Json, prov: list[Json]) -> None:
         kind, text = block["type"], block["text"]
-        parent = self._list_of(block) if kind == "list_item" else self.body
-        if kind not in {"list_item", "furniture"}:
+        if kind not in {"list_item", "furniture"} or len(self._items) > _MOST_ITEMS:
             self._lists = []
+        parent = self._list_of(block)["self_ref"] if kind == "list_item" else _BODY
         words = {"orig": text, "text": text}
         match kind:
             case "heading" if block["level"] == 1:
@@ -135,40 +252,49 @@ class _Tree:
             self._lists.pop()
         if not self._lists or self._lists[-1][0] < depth:
             outer = self._lists[-1][1] if self._lists else None
-            parent = self.items["texts"][_place(outer["children"][-1])] if outer else self.body
-            group = _group(f"#/groups/{len(self.items['groups'])}", parent, "list", "body", "list")
-            self.items["groups"].append(group)
+            parent = outer["children"][-1]["$ref"] if outer else _BODY
+            group = _group(self._ref("groups"), parent, "list", "body", "list")
+            self._hang(group, parent)
             self._lists.append((depth, group))
         return self._lists[-1][1]
 
-    def _add(self, kind: str, parent: Json, label: str, prov: list[Json], **more: Any) -> None:
-        ref = f"#/{kind}/{len(self.items[kind])}"
+    def _add(self, kind: str, parent: str, label: str, prov: list[Json], **more: Any) -> None:
         item = {
-            "self_ref": ref,
-            "parent": {"$ref": parent["self_ref"]},
+            "self_ref": self._ref(kind),
+            "parent": {"$ref": parent},
             "children": [],
             "content_layer": "body",
             "label": label,
             "prov": prov,
             **more,
         }
-        parent["children"].append({"$ref": ref})
-        self.items[kind].append(item)
+        self._hang(item, parent)
+
+    def _ref(self, kind: str) -> str:
+        self._counts[kind] += 1
+        return f"#/{kind}/{self._counts[kind] - 1}"
+
+    def _hang(self, item: Json, parent: str) -> None:
+        """Put an item below its parent; a child of the body begins a part."""
+        if parent != _BODY:
+            self._items[parent]["children"].append({"$ref": item["self_ref"]})
+        else:
+            if not self._lists:  # furniture leaves a list open
+                self.end_part()
+            self._refs.append(item["self_ref"])
+        self._items[item["self_ref"]] = item
 
 
 _FLOATING: Json = {"captions": [], "references": [], "footnotes": []}
 
 
-def _group(ref: str, parent: Json | None, label: str, layer: str, name: str) -> Json:
-    group: Json = {"self_ref": ref, "children": [], "content_layer": layer, "name": name, "label": label}
-    if parent is not None:
-        group["parent"] = {"$ref": parent["self_ref"]}
-        parent["children"].append({"$ref": ref})
-    return group
+def _group(ref: str, parent: str, label: str, layer: str, name: str) -> Json:
+    above = {"parent": {"$ref": parent}} if parent else {}
+    return {"self_ref": ref, **above, "children": [], "content_layer": layer, "name": name, "label": label}
 
 
-def _place(ref: Mapping[str, str]) -> int:
-    return int(ref["$ref"].rpartition("/")[2])
+def _kind(ref: str) -> str:
+    return ref.split("/")[1]
 
 
 def _table(cells: Grid) -> Json:

@@ -24,7 +24,9 @@ _ENDS_AN_ITEMS_TEXT = frozenset({"heading_open", "fence", "code_block", "html_bl
 _MARKUP = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>|!?\[|\]|[|*`~]+|-{3,}|\\(?=\W)|^[#>\s]+", re.MULTILINE)
 MAX_CHARACTERS = 400_000
 """The longest text to parse; longer texts become paragraphs."""
-_CHILDREN = BoundedSemaphore(2)
+_MOST_BLOCKS = 20_000
+_CHILDREN = BoundedSemaphore(4)
+"""As many as exports run at once, of which one caller has half."""
 
 
 def blocks(markdown: str) -> list[Json]:
@@ -44,7 +46,7 @@ def blocks(markdown: str) -> list[Json]:
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
-    return [new_block("paragraph", " ".join(part.split())) for part in markdown.split("\n\n") if part.strip()]
+    return _bounded([new_block("paragraph", " ".join(part.split())) for part in markdown.split("\n\n") if part.strip()])
 
 
 def parsed(markdown: str) -> list[Json]:
@@ -56,7 +58,16 @@ def parsed(markdown: str) -> list[Json]:
             result[-1]["text"] += f" {block['text']}"
         else:
             result.append(block)
-    return result
+    return _bounded(result)
+
+
+def _bounded(found: list[Json]) -> list[Json]:
+    """Return the blocks, at most `_MOST_BLOCKS` of them and one more: a paragraph with the texts of the others. Each
+    block takes thirty times the memory of a short text."""
+    if len(found) <= _MOST_BLOCKS:
+        return found
+    rest = "\n".join(block["text"] for block in found[_MOST_BLOCKS:])
+    return [*found[:_MOST_BLOCKS], new_block("paragraph", rest)]
 
 
 @cache

@@ -1,8 +1,13 @@
-"""Write a DoclingDocument as HTML, DocTags or plain text. Only DocTags have its furniture; HTML escapes all texts."""
+"""Write the parts of a DoclingDocument as HTML, DocTags or plain text. Only DocTags have its furniture.
+
+HTML escapes all texts.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
+
+from pipeline.reading.export.docling import Kept, Part, Parts
 
 Json = Mapping[str, Any]
 
@@ -12,66 +17,76 @@ _LOCATIONS = 500
 _STYLE = "table{border-collapse:collapse}th,td{border:1px solid;padding:.2em .5em}body{max-width:50em;margin:auto}"
 
 
-def html(document: Json) -> str:
-    """Return a complete HTML page without scripts, links or external resources; pictures are embedded."""
-    title = escape(document["name"])
-    body = "\n".join(_walk(document, document["body"], _html, _html_list))
-    head = f'<meta charset="utf-8">\n<title>{title}</title>\n<style>{_STYLE}</style>'
-    return f"<!DOCTYPE html>\n<html>\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+def html(name: str, parts: Iterable[Part]) -> Iterator[str]:
+    """Yield a complete HTML page without scripts, links or external resources; pictures are embedded."""
+    head = f'<meta charset="utf-8">\n<title>{escape(name)}</title>\n<style>{_STYLE}</style>'
+    yield f"<!DOCTYPE html>\n<html>\n<head>\n{head}\n</head>\n<body>\n"
+    for part in parts:
+        for element in _walk(part, part.refs, _html, _html_list):
+            yield f"{element}\n"
+    yield "</body>\n</html>\n"
 
 
-def doctags(document: Json) -> str:
-    """Return DocTags with locations, page breaks, and tables in OTSL."""
-    parts: list[str] = []
-    page = 0
-    for ref in document["body"]["children"]:
-        item = resolve(document, ref)
-        number = _page(document, item)
-        if page and number != page:
-            parts.append("<page_break>")
-        page = number
-        if item["content_layer"] == "furniture":
-            parts.append(_doctag(document, item))
-        parts += _walk(document, {"children": [ref]}, lambda leaf: _doctag(document, leaf), _doctag_list)
-    return "\n".join(["<doctag>" + (parts[0] if parts else ""), *parts[1:], "</doctag>"])
+def doctags(parts: Parts | Kept) -> Iterator[str]:
+    """Yield DocTags with locations, page breaks, and tables in OTSL."""
+    yield "<doctag>"
+    page, between = 0, ""
+    for part in parts:
+        for ref in part.refs:
+            item = part.items[ref]
+            before, page = page, _page(part, item)
+            tags = [_doctag(parts.pages, item)] if item["content_layer"] == "furniture" else []
+            tags += _walk(part, [ref], lambda leaf: _doctag(parts.pages, leaf), _doctag_list)
+            for tag in ["<page_break>"] * (0 < before != page) + tags:
+                yield between + tag
+                between = "\n"
+    yield "\n</doctag>"
 
 
-def text(document: Json) -> str:
-    """Return the plain text in reading order, with blank lines between blocks; a row of a table is a line with tabs
+def text(parts: Iterable[Part]) -> Iterator[str]:
+    """Yield the plain text in reading order, with blank lines between blocks; a row of a table is a line with tabs
     between its cells."""
-
-    def plain(item: Json) -> str:
-        if item["label"] == "table":
-            return "\n".join("\t".join(_texts_once(row, number)) for number, row in enumerate(item["data"]["grid"]))
-        if item["label"] == "formula":
-            return str(item["orig"])
-        marker = f"{item['marker']} " if item["label"] == "list_item" else ""
-        return f"{marker}{item.get('text', '')}"
-
-    parts = _walk(document, document["body"], plain, lambda _, items: "\n".join(items))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    between = ""
+    for part in parts:
+        if words := part_text(part):
+            yield between + words
+            between = "\n\n"
+    yield "\n"
 
 
-def resolve(document: Json, ref: Mapping[str, str]) -> Json:
-    """Return the item that a `$ref` points to."""
-    _, kind, place = ref["$ref"].split("/")
-    item: Json = document[kind][int(place)]
-    return item
+def part_text(part: Part) -> str:
+    """Return the text of a part alone."""
+    blocks = _walk(part, part.refs, _plain, lambda _, items: "\n".join(items))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _plain(item: Json) -> str:
+    if item["label"] == "table":
+        return "\n".join("\t".join(_texts_once(row, number)) for number, row in enumerate(item["data"]["grid"]))
+    if item["label"] == "formula":
+        return str(item["orig"])
+    marker = f"{item['marker']} " if item["label"] == "list_item" else ""
+    return f"{marker}{item.get('text', '')}"
+
+
+def below(item: Json) -> list[str]:
+    """Return the `$ref`s of the children of an item."""
+    return [ref["$ref"] for ref in item["children"]]
 
 
 def _walk(
-    document: Json, node: Json, leaf: Callable[[Json], str], group: Callable[[Json, list[str]], str]
+    part: Part, refs: Iterable[str], leaf: Callable[[Json], str], group: Callable[[Json, list[str]], str]
 ) -> Iterator[str]:
-    """Yield each child as text. `group` joins the items of a list; the lists below an item follow its own text."""
-    for ref in node["children"]:
-        item = resolve(document, ref)
+    """Yield each item as text. `group` joins the items of a list; the lists below an item follow its own text."""
+    for ref in refs:
+        item = part.items[ref]
         if item["content_layer"] == "furniture":
             continue
         if item["label"] == "list":
-            first = resolve(document, item["children"][0])
-            yield group(first, list(_walk(document, item, leaf, group)))
+            children = below(item)
+            yield group(part.items[children[0]], list(_walk(part, children, leaf, group)))
         elif item["children"]:
-            yield "\n".join([leaf(item), *_walk(document, item, leaf, group)])
+            yield "\n".join([leaf(item), *_walk(part, below(item), leaf, group)])
         else:
             yield leaf(item)
 
@@ -112,8 +127,8 @@ def _html_table(data: Json) -> str:
     return "\n".join(["<table>", *(f"<tr>{''.join(row)}</tr>" for row in rows), "</table>"])
 
 
-def _doctag(document: Json, item: Json) -> str:
-    where = _location(document, item)
+def _doctag(pages: Json, item: Json) -> str:
+    where = _location(pages, item)
     match item["label"]:
         case "section_header":
             tag = f"section_header_level_{item['level']}"
@@ -134,9 +149,9 @@ def _doctag_list(first: Json, items: list[str]) -> str:
     return "\n".join([f"<{tag}>", *items, f"</{tag}>"])
 
 
-def _location(document: Json, item: Json) -> str:
+def _location(pages: Json, item: Json) -> str:
     prov = item["prov"][0]
-    box, size = prov["bbox"], document["pages"][str(prov["page_no"])]["size"]
+    box, size = prov["bbox"], pages[str(prov["page_no"])]["size"]
     sides = (box["l"] / size["width"], box["t"] / size["height"], box["r"] / size["width"], box["b"] / size["height"])
     return "".join(f"<loc_{max(0, min(_LOCATIONS - 1, round(side * _LOCATIONS)))}>" for side in sides)
 
@@ -156,9 +171,9 @@ def _otsl(data: Json) -> str:
     return "".join(parts)
 
 
-def _page(document: Json, item: Json) -> int:
+def _page(part: Part, item: Json) -> int:
     while "prov" not in item:
-        item = resolve(document, item["children"][0])
+        item = part.items[item["children"][0]["$ref"]]
     return int(item["prov"][0]["page_no"])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.reading.layout import inline
+from pipeline.reading.sandbox.limits import refused
 from pipeline.reading.text import charset, opendocument
 from pipeline.reading.text.content_type import Kind
 
@@ -38,6 +39,9 @@ _BOOK_FACTS = {
 }
 _CHAPTERS = frozenset({"application/xhtml+xml", "text/html"})
 _MAIL_FACTS = ("From", "To", "Cc", "Date")
+_DECODED_CHARACTERS = 50_000
+_MOST_CELLS = 5_000_000
+"""Cells of a table, empty ones included: a row may be as wide as the widest."""
 
 
 def convert(kind: Kind, data: bytes, filename: str) -> Converted:
@@ -139,9 +143,12 @@ def tables(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as a Markdown table, whose first row is the head; columns without text are left out."""
-    width = max(map(len, rows), default=0)
-    kept = [column for column in range(width) if any(column < len(row) and row[column].strip() for row in rows)]
+    """Return rows as a Markdown table, whose first row is the head; columns without text are left out. Raises
+    `UnitError` with code `too_large` if the places of the table are more than a text may have."""
+    kept = sorted({column for row in rows for column, cell in enumerate(row) if cell.strip()})
+    if len(rows) * len(kept) > _MOST_CELLS:
+        size = f"{len(rows):,} rows and {len(kept):,} columns"
+        raise refused(f"A table of {size} has more than the accepted {_MOST_CELLS:,} cells; split it.", "too_large")
     lines = [
         _line([inline.literal(row[at]).replace("|", "\\|") if at < len(row) else "" for at in kept]) for row in rows
     ]
@@ -167,7 +174,10 @@ def _book(data: bytes, filename: str) -> Converted:
         }
         spine = [places[key] for item in package.iter(f"{_PACKAGE}itemref") if (key := item.get("idref")) in places]
         found = [name if name in names else unquote(name) for name in spine]
-        chapters = [from_html(html_text(archive.read(name), filename))[1][0] for name in found if name in names]
+        # A spine names a chapter once; a hostile one repeats it thousands of times.
+        chapters = [
+            from_html(html_text(archive.read(name), filename))[1][0] for name in dict.fromkeys(found) if name in names
+        ]
     known = {name: ", ".join(map(_words, package.iter(f"{_DUBLIN_CORE}{tag}"))) for name, tag in _BOOK_FACTS.items()}
     facts = "  \n".join(f"**{name}:** {inline.literal(words)}" for name, words in known.items() if words)
     chapters = chapters or [""]
@@ -182,7 +192,7 @@ def _mail(data: bytes, filename: str) -> Converted:
     """Convert an e-mail: subject, sender, recipients, date, names of attachments, and its HTML or else plain text."""
     from email import message_from_bytes, policy  # noqa: PLC0415
 
-    mail = message_from_bytes(data, policy=policy.default)
+    mail = message_from_bytes(data, policy=policy.default.clone(header_factory=lambda _, text: _Header(_decoded(text))))
     facts = [f"**{name}:** {inline.literal(str(mail[name]))}" for name in _MAIL_FACTS if mail[name]]
     attached = ", ".join(inline.literal(part.get_filename() or "without a name") for part in mail.iter_attachments())
     facts += [f"**Attachments:** {attached}"] if attached else []
@@ -191,6 +201,32 @@ def _mail(data: bytes, filename: str) -> Converted:
     text = next((text for text in texts if text.strip()), "")
     heading = f"# {inline.literal(subject)}" if subject else ""
     return subject, ["\n\n".join(filter(None, [heading, "  \n".join(facts), text]))]
+
+
+class _Header(str):
+    """A header that is decoded, but not parsed: Python takes the square of its length to parse one."""
+
+    __slots__ = ()
+
+    @property
+    def content_disposition(self) -> str:
+        return self.partition(";")[0].strip().lower()
+
+
+def _decoded(header: str) -> str:
+    from email.errors import HeaderParseError  # noqa: PLC0415
+    from email.header import decode_header  # noqa: PLC0415
+
+    text = header.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if len(text) > _DECODED_CHARACTERS:
+        return text
+    try:
+        parts = decode_header(text)
+        return "".join(
+            part if isinstance(part, str) else part.decode(charset or "ascii", "replace") for part, charset in parts
+        )
+    except (HeaderParseError, LookupError, ValueError):
+        return text
 
 
 def _body(part: Any, filename: str) -> str:

@@ -8,6 +8,7 @@ import re
 import zipfile
 from html import escape
 from xml.etree.ElementTree import Element  # defusedxml parses
+from xml.parsers import expat
 
 from defusedxml import ElementTree
 
@@ -80,6 +81,7 @@ def typed_sheets(data: bytes, filename: str) -> bytes:
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = archive.read("content.xml")
+        _check_well_formed(content)
         cells = sum(
             _repeated(row[1]) * sum(_repeated(cell[1]) for cell in _CELL.finditer(row[2]) if cell[2] != b"/")
             for row in _ROW.finditer(content)
@@ -96,6 +98,17 @@ def typed_sheets(data: bytes, filename: str) -> bytes:
                 if not name.endswith("/"):
                     copy.writestr(name, typed if name == "content.xml" else archive.read(name))
     return written.getvalue()
+
+
+def _check_well_formed(content: bytes) -> None:
+    """Raise `ExpatError` for damaged XML, at which calamine never ends, and `ValueError` for entities."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("entities")
+
+    parser = expat.ParserCreate()
+    parser.EntityDeclHandler = refuse
+    parser.Parse(content, True)
 
 
 def _typed(cell: re.Match[bytes]) -> bytes:

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.engine.errors import UnitError
@@ -14,6 +15,10 @@ from pipeline.reading.text.sections import Reading, Section
 
 _DECODED_HERE_BYTES = 1_000_000
 """Text up to this size is decoded in this process: decoding is harmless."""
+
+_LEAST_S, _MOST_S, _S_PER_MB = 30, 300, 2
+_LEAST_MB, _MB_PER_MB = 1_000, 15
+"""Time and memory for a file without pages grow with its size."""
 
 _Identity = tuple[int, int, int, int, int]
 
@@ -31,7 +36,9 @@ def read_file(
     if not wanted():
         raise Unwanted(f"{filename} is no longer wanted.")
     before = _identity(path, filename, limits)
-    reading = _decoded(path, filename) or read_by_child("file", path, filename, limits, wanted, progress)
+    kind = _kind(path, filename)
+    within = limits if kind in {Kind.PDF, Kind.PICTURE} else text_limits(path, limits)
+    reading = _decoded(path, filename, kind) or read_by_child("file", path, filename, within, wanted, progress)
     if _identity(path, filename, limits) != before:
         raise UnitError(f"{filename} changed while it was read; read it again when it is complete.", code="changed")
     if not any(section.text.strip() for section in reading.sections):
@@ -39,6 +46,23 @@ def read_file(
     check_characters(sum(len(section.text) for section in reading.sections), filename, limits)
     progress(1.0)
     return reading
+
+
+_LIMITS = Limits()
+
+
+def text_limits(path: Path, limits: Limits = _LIMITS) -> Limits:
+    """Return these limits, cut to what the size of a file that holds its text justifies: a small one that takes
+    minutes, or gigabytes, is hostile. Raises `OSError`."""
+    megabytes = path.stat().st_size / 1e6
+    allowed_s = min(_MOST_S, _LEAST_S + _S_PER_MB * megabytes)
+    memory_mb = int(_LEAST_MB + _MB_PER_MB * megabytes)
+    return replace(
+        limits,
+        timeout_s=min(limits.timeout_s, allowed_s),
+        total_s=min(limits.total_s, allowed_s),
+        memory_mb=min(limits.memory_mb, memory_mb),
+    )
 
 
 def read_by_child(
@@ -74,12 +98,18 @@ def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _decoded(path: Path, filename: str) -> Reading | None:
+def _kind(path: Path, filename: str) -> Kind | None:
+    with path.open("rb") as file:
+        return kind_by_head(file.read(HEAD_BYTES), filename)
+
+
+def _decoded(path: Path, filename: str, kind: Kind | None) -> Reading | None:
     """Return the text of a small file in plain UTF-8; otherwise None."""
+    if kind not in DECODED or filename.endswith(".ipynb"):
+        return None
     with path.open("rb") as file:
         data = file.read(_DECODED_HERE_BYTES + 1)
-    kind = kind_by_head(data[:HEAD_BYTES], filename)
-    if kind not in DECODED or len(data) > _DECODED_HERE_BYTES or filename.endswith(".ipynb"):
+    if len(data) > _DECODED_HERE_BYTES:
         return None
     text = charset.utf8(data)
     return None if text is None else Reading("", [Section(text, plain=kind == Kind.PLAIN)])

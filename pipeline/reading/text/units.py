@@ -14,12 +14,12 @@ from pipeline.reading.files.filetype import TEXT_TYPES
 from pipeline.reading.files.source import SourceInfo
 from pipeline.reading.pdf import inspection
 from pipeline.reading.sandbox import child
-from pipeline.reading.sandbox.limits import MAX_PAGE_CHARS, Limits, Wanted
+from pipeline.reading.sandbox.limits import MAX_PAGE_CHARS, Wanted
+from pipeline.reading.text.text_files import text_limits
 
 REVISION = 1
 """Raise this whenever the reading of these files changes: stored texts of an earlier revision are then read anew."""
 
-_CAPS = Limits(total_s=300)
 _TABLE_HEAD = re.compile(r"\|[^\n]*\n\|(?: -{3,} \|)+\n")
 
 
@@ -32,7 +32,7 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
     if source.check_file(path, limits, name) is not None:
         return inspection.inspect(path, name, limits, wanted)
     try:
-        facts = child.ask_about_file({"task": "units", "path": str(path.absolute())}, name, wanted, _CAPS)
+        facts = child.ask_about_file({"task": "units", "path": str(path.absolute())}, name, wanted, text_limits(path))
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
     if facts["type"] is None:
@@ -45,7 +45,8 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
 def read(path: Path, wanted: Wanted) -> str:
     """Return the texts of an accepted file's pages, as `SourceInfo.texts`. `path` has the suffix of its type. Raises
     `Unwanted` or `UnitError`."""
-    facts = child.ask_about_file({"task": "units", "path": str(path.absolute())}, path.name, wanted, _CAPS)
+    task = {"task": "units", "path": str(path.absolute())}
+    facts = child.ask_about_file(task, path.name, wanted, text_limits(path))
     return stored(facts["pages"])
 
 

@@ -21,11 +21,13 @@ from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Task, Wanted, large_files, refused
 from pipeline.reading.text.content_type import ARCHIVE, UNREADABLE, check_packed, is_document, kind_of, text_type
 
-_CAPS = Limits(timeout_s=120, total_s=600, memory_mb=500)
+_CAPS = Limits(timeout_s=60, total_s=120, memory_mb=500)
 _DOCUMENT_STARTS = (b"[Content_Types].xml", b"mimetype", b"_rels/", b"docProps/")
 """The names of the first entry in Office files and books, by which most of them are known without reading more."""
 _NAME_AT = 30
 _MAX_DEPTH = 32
+_FILES_FOR_EACH = 4
+"""Files of an archive, convertible or not, for each that it may have to convert."""
 _HIDDEN = "__MACOSX"
 _SHORT = {
     ARCHIVE: "an archive within the archive",
@@ -56,18 +58,23 @@ def may_be_archive(path: Path) -> bool:
 
 @contextmanager
 def unpacked(
-    path: Path, name: str, limits: source.Limits, parent: Path | None = None, wanted: Wanted = lambda: True
+    path: Path,
+    name: str,
+    limits: source.Limits,
+    parent: Path | None = None,
+    wanted: Wanted = lambda: True,
+    most: int | None = None,
 ) -> Iterator[list[Entry] | None]:
     """Yield the files of the archive at `path`, called `name`, in its order; None if it is an Office file or a book.
     Their copies last as long as the block, in a folder in `parent`, by default that of temporary files.
 
     Leaves out hidden files. Refuses links, paths out of the archive, encrypted files, archives within, second files of
     a name, and types that Penstock does not convert. Raises `Unwanted`, or `UserError` for an archive that is damaged,
-    unpacks to too much, or has too many files.
+    unpacks to too much, has more than `most` files to convert, or far more other files.
     """
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     with TemporaryDirectory(prefix="incoming-", dir=parent) as folder:
-        task = {"task": "unpack", "path": str(path.absolute()), "folder": folder, "size": size}
+        task = {"task": "unpack", "path": str(path.absolute()), "folder": folder, "size": size, "most": most}
         try:
             entries = child.ask_about_file(task, name, wanted, _CAPS)["entries"]
         except UnitError as error:
@@ -97,7 +104,10 @@ def unpack(task: Task) -> dict[str, Any]:
             check_packed(infos, name, task.limits)
             if is_document(archive.NameToInfo):
                 return {"entries": None}
-            return {"entries": list(_entries(archive, infos, folder, size, task))}
+            files = [info for info in infos if not (info.is_dir() or _is_hidden(info))]
+            if task["most"] is not None and len(files) > _FILES_FOR_EACH * task["most"]:
+                raise _too_many(task, len(files))
+            return {"entries": list(_entries(archive, files, folder, size, task))}
     except UNREADABLE as error:
         raise refused(f"{name} is damaged or cut off; export or download it again.", "corrupt") from error
 
@@ -107,15 +117,31 @@ def _entries(
 ) -> Iterator[tuple[str, str]]:
     """Unpack each file; yield its path inside and the reason of its refusal, empty for none."""
     seen: set[str] = set()
+    kept = 0
     for info in infos:
-        parts = info.filename.replace("\\", "/").split("/")
-        if info.is_dir() or any(part == _HIDDEN or (part.startswith(".") and part.strip(".")) for part in parts):
-            continue
+        parts = _parts(info)
         inside = "/".join(safe_filename(part) for part in parts[-_MAX_DEPTH:])
         reason = _refusal(info, parts) or ("a second file of this name" if inside.casefold() in seen else "")
         seen.add(inside.casefold())
-        yield inside, reason or _unpack_one(archive, info, folder / inside, size, task.limits)
+        reason = reason or _unpack_one(archive, info, folder / inside, size, task.limits)
+        kept += not reason
+        if task["most"] is not None and kept > task["most"]:
+            raise _too_many(task, len(infos))
+        yield inside, reason
         task.progress(0.0)
+
+
+def _too_many(task: Task, files: int) -> UnitError:
+    message = f"{task['name']} has {files:,} files, more than the accepted {task['most']:,} to convert; split it."
+    return refused(message, "too_large")
+
+
+def _parts(info: zipfile.ZipInfo) -> list[str]:
+    return info.filename.replace("\\", "/").split("/")
+
+
+def _is_hidden(info: zipfile.ZipInfo) -> bool:
+    return any(part == _HIDDEN or (part.startswith(".") and part.strip(".")) for part in _parts(info))
 
 
 def _refusal(info: zipfile.ZipInfo, parts: Sequence[str]) -> str:

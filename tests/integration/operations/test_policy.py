@@ -38,7 +38,8 @@ POLICY = {
             count_by_status reasons search pages page attempts costs resolve load_beside retries cells page_numbers
             layouts layout docling page_texts archive manifest pictures_folder page_shape figures last_hour
             pages_by_minute find_page_picture searchable_pdf searchable_report doubtful_pages paid_attempts
-            result result_by_page tables_as_csv embedded_picture escalated_to""",
+            result result_file layout_file docling_parts docling_facts result_by_page tables_as_csv embedded_picture
+            escalated_to""",
         WRITE: "cancel pause remerge promote delete act",
         PAID: "submit submit_archive submit_upload escalate resume retry retry_failed retry_page",
     },

@@ -57,25 +57,21 @@ def joinable(pages: Sequence[Json]) -> list[int]:
     return [page["page"] for page in pages if page["content"].startswith(begins) or page["content"].endswith(ends)]
 
 
-def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Layout]) -> dict[str, Any]:
-    """Return a dict, ready for JSON, with the blocks of each page and their boxes; the Markdown is the single block of
-    a page without a layout."""
-    entries: list[dict[str, Any]] = []
-    for page in pages:
-        entry = {name: page[name] for name in ("page", "page_source", "status")}
-        if not has_text(page["status"], page["content"]):
-            entry |= {"width": None, "height": None, "blocks": [], "error": page["error"]}
-        elif page["page"] in layouts:
-            entry |= {name: fact for name, fact in layouts[page["page"]].items() if name not in {"lines", "lean"}}
-        else:
-            text = {"type": "markdown", "text": page["content"], "bbox": None}
-            entry |= {"width": None, "height": None, "blocks": [text]}
-        entries.append(entry)
-    return {
-        "version": LAYOUT_VERSION,
-        "document": {name: document[name] for name in ("id", "filename", "pages")},
-        "pages": entries,
-    }
+def layout_head(document: Json) -> dict[str, Any]:
+    """Return what precedes `pages` in a document's layout, as a dict ready for JSON."""
+    return {"version": LAYOUT_VERSION, "document": {name: document[name] for name in ("id", "filename", "pages")}}
+
+
+def layout_page(page: Json, layouts: Mapping[int, Layout]) -> dict[str, Any]:
+    """Return a dict, ready for JSON, with the blocks of a page and their boxes; the Markdown is the single block of a
+    page without a layout."""
+    entry = {name: page[name] for name in ("page", "page_source", "status")}
+    if not has_text(page["status"], page["content"]):
+        return entry | {"width": None, "height": None, "blocks": [], "error": page["error"]}
+    if page["page"] in layouts:
+        return entry | {name: fact for name, fact in layouts[page["page"]].items() if name not in {"lines", "lean"}}
+    text = {"type": "markdown", "text": page["content"], "bbox": None}
+    return entry | {"width": None, "height": None, "blocks": [text]}
 
 
 def manifest(

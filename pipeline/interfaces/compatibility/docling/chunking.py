@@ -5,13 +5,14 @@ same headings, and splits what exceeds its tokens. Pictures have no chunks.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from pipeline.interfaces.compatibility.docling.task import Chunking
 from pipeline.reading.export import markup
+from pipeline.reading.export.docling import Part
 from pipeline.reading.text.chunks import count_tokens, split
 from pipeline.reading.text.sections import SEPARATOR, Reading, Section
 
@@ -28,66 +29,54 @@ class _Unit:
     pages: frozenset[int]
 
 
-def chunks(document: Json, chunking: Chunking, filename: str) -> list[dict[str, Any]]:
-    """Return the chunks of a document. `num_tokens` counts as the chunks of knowledge bases do, whatever tokenizer the
-    client names; only the hybrid chunker counts."""
-    units = _units(document, markdown_tables=chunking.markdown_tables)
+def chunks(parts: Iterable[Part], origin: Json, chunking: Chunking, filename: str) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of a document, whose `origin` is that of its DoclingDocument. `num_tokens` counts as the chunks
+    of knowledge bases do, whatever tokenizer the client names; only the hybrid chunker counts."""
+    units = _units(parts, markdown_tables=chunking.markdown_tables)
     is_hybrid = chunking.chunker == "hybrid"
-    found = []
     for number, unit in enumerate(_joined(units, chunking) if is_hybrid else units):
         text = "\n".join([*unit.headings, unit.text])
-        found.append(
-            {
-                "filename": filename,
-                "chunk_index": number,
-                "text": text,
-                "raw_text": unit.text if chunking.raw_text else None,
-                "num_tokens": count_tokens(text) if is_hybrid else None,
-                "headings": list(unit.headings) or None,
-                "captions": None,
-                "doc_items": list(unit.refs),
-                "page_numbers": sorted(unit.pages),
-                "metadata": {"origin": document["origin"]},
-            }
-        )
-    return found
+        yield {
+            "filename": filename,
+            "chunk_index": number,
+            "text": text,
+            "raw_text": unit.text if chunking.raw_text else None,
+            "num_tokens": count_tokens(text) if is_hybrid else None,
+            "headings": list(unit.headings) or None,
+            "captions": None,
+            "doc_items": list(unit.refs),
+            "page_numbers": sorted(unit.pages),
+            "metadata": {"origin": origin},
+        }
 
 
-def _units(document: Json, *, markdown_tables: bool) -> Iterator[_Unit]:
+def _units(parts: Iterable[Part], *, markdown_tables: bool) -> Iterator[_Unit]:
     """Yield paragraphs, whole lists and tables, in reading order; a heading only if no text follows below it."""
     path: list[tuple[int, str]] = []
     bare: _Unit | None = None
-    for ref in document["body"]["children"]:
-        item = markup.resolve(document, ref)
+    for part in parts:
+        item = part.items[part.refs[0]]
         if item["label"] in {"title", "section_header"}:
             level = item.get("level", 0)
             if bare and path[-1][0] >= level:
                 yield bare
             path = [above for above in path if above[0] < level]
-            bare = _unit(document, item, item["text"], path)
+            bare = _unit(part, item["text"], path)
             path.append((level, item["text"]))
         elif item["label"] == "table":
             bare = None
-            yield _unit(document, item, _table(item["data"], markdown=markdown_tables), path)
-        elif text := markup.text({**document, "body": {"children": [ref]}}).strip():
+            yield _unit(part, _table(item["data"], markdown=markdown_tables), path)
+        elif text := markup.part_text(part).strip():
             bare = None
-            yield _unit(document, item, text, path)
+            yield _unit(part, text, path)
     if bare:
         yield bare
 
 
-def _unit(document: Json, item: Json, text: str, path: list[tuple[int, str]]) -> _Unit:
-    leaves = list(_leaves(document, item))
+def _unit(part: Part, text: str, path: list[tuple[int, str]]) -> _Unit:
+    leaves = [item for item in part.items.values() if "prov" in item and item["content_layer"] == "body"]
     pages = frozenset(prov["page_no"] for leaf in leaves for prov in leaf["prov"])
     return _Unit(text, tuple(name for _, name in path), tuple(leaf["self_ref"] for leaf in leaves), pages)
-
-
-def _leaves(document: Json, item: Json) -> Iterator[Json]:
-    """Yield the item, unless it is a group, and all items below it."""
-    if "prov" in item:
-        yield item
-    for ref in item["children"]:
-        yield from _leaves(document, markup.resolve(document, ref))
 
 
 def _joined(units: Iterator[_Unit], chunking: Chunking) -> Iterator[_Unit]:

@@ -5,63 +5,99 @@ import re
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import IO, Any
 
 from pipeline.flows.documents.states import PageStatus
-from pipeline.interfaces.compatibility.docling.task import Task, conversion_status, has_result, message
+from pipeline.interfaces.compatibility.docling.task import Chunking, Task, conversion_status, has_result, message
 from pipeline.operations import documents
 from pipeline.operations.caller import Caller
 from pipeline.operations.documents import Document
-from pipeline.operations.quotas import AtOnce
-from pipeline.reading.export import markup
+from pipeline.reading.export import docling, markup
 from pipeline.reading.files.source import safe_stem
 
 Picture = Callable[[str], str | None]
 _PICTURE = re.compile(r"!\[[^\]\n]{0,200}\]\((pictures/page-[0-9]{4,7}-[0-9]{1,3}\.png)\)")
 _SUFFIXES = {"md": ".md", "json": ".json", "html": ".html", "text": ".txt", "doctags": ".doctags"}
 _MEMORY_BYTES = 1_000_000
-_EXPORTS = AtOnce(16, 8, "exports of documents")
-"""Each export parses the pages whose text a model wrote."""
 
 
-def body(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
-    """The answer of `/v1/result`, and of synchronous calls: the result, or the reason why it is missing."""
-    contents_by_format = contents(caller, task, document) if has_result(document) else {}
-    return {
-        "document": {
-            "filename": task.filename or document.filename,
-            **{f"{name}_content": contents_by_format.get(name) for name in _SUFFIXES},
-        },
+def answer(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[bytes]:
+    """The answer of `/v1/result`, and of synchronous calls, as JSON in a file, open at its beginning: the result, or
+    the reason why it is missing; for a task with a chunker, the chunks of all its documents, with the documents
+    themselves only if the task wants them. The caller closes it."""
+    with ExitStack() as opened:
+        _hold_place(opened, caller, task, converted)
+        pieces = (
+            _body(opened, caller, task, converted[0])
+            if task.chunking is None
+            else (_chunked(opened, caller, task, converted, task.chunking))
+        )
+        return documents.spooled(caller, pieces)
+
+
+def _hold_place(opened: ExitStack, caller: Caller, task: Task, converted: Sequence[Document]) -> None:
+    """Hold a place for the export of the documents until `opened` closes, if their Markdown is parsed."""
+    if task.chunking or task.formats - {"md"}:
+        opened.enter_context(documents.export(caller, [document.id for document in converted]))
+
+
+def _body(opened: ExitStack, caller: Caller, task: Task, document: Document) -> Iterator[str]:
+    facts = {
         "status": conversion_status(document),
         "errors": errors(caller, document),
         "processing_time": _took_s(document),
         "timings": {},
     }
+    yield '{"document": '
+    yield from _document(opened, caller, task, document)
+    yield f", {_dumped(facts)[1:]}"
 
 
-def chunks(caller: Caller, task: Task, converted: Sequence[Document]) -> dict[str, Any]:
-    """The answer of `/v1/result`, and of synchronous calls, for a task with a chunker: the chunks of all its documents,
-    and the documents themselves only if the task wants them."""
+def _chunked(
+    opened: ExitStack, caller: Caller, task: Task, converted: Sequence[Document], chunker: Chunking
+) -> Iterator[str]:
     from pipeline.interfaces.compatibility.docling import chunking  # noqa: PLC0415  # its splitter is slow to import
 
-    assert task.chunking is not None
-    wanted = task if task.chunking.documents else replace(task, formats=frozenset())
-    chunked: list[dict[str, Any]] = []
-    details = []
-    for document in converted:
-        answer = body(caller, wanted, document)
-        details.append(
-            {"kind": "ExportResult", "content": answer["document"]}
-            | {name: answer[name] for name in ("status", "errors", "timings")}
-        )
-        if has_result(document):
-            with _EXPORTS.one(caller.id):
-                whole = documents.docling.by(caller, document.id)
-                chunked += chunking.chunks(whole, task.chunking, answer["document"]["filename"])
-    took_s = sum(map(_took_s, converted))
-    return {"chunks": chunked, "documents": details, "processing_time": took_s, "chunking_info": None}
+    yield '{"chunks": ['
+    between = ""
+    for document in filter(has_result, converted):
+        origin = docling.origin(**documents.docling_facts.by(caller, document.id))
+        parts = documents.docling_parts.by(caller, document.id)
+        for chunk in chunking.chunks(parts, origin, chunker, task.filename or document.filename):
+            yield between + _dumped(chunk)
+            between = ", "
+    yield '], "documents": ['
+    shown = task if chunker.documents else replace(task, formats=frozenset())
+    for number, document in enumerate(converted):
+        yield (", " if number else "") + '{"kind": "ExportResult", "content": '
+        yield from _document(opened, caller, shown, document)
+        facts = {"status": conversion_status(document), "errors": errors(caller, document), "timings": {}}
+        yield f", {_dumped(facts)[1:]}"
+    yield f"], {_dumped({'processing_time': sum(map(_took_s, converted)), 'chunking_info': None})[1:]}"
+
+
+def _document(opened: ExitStack, caller: Caller, task: Task, document: Document) -> Iterator[str]:
+    """Yield the JSON of a document with its content in each format; null for formats that the task does not want."""
+    written = _contents(opened, caller, task, document) if has_result(document) else {}
+    yield _dumped({"filename": task.filename or document.filename})[:-1]
+    for form in _SUFFIXES:
+        yield f', "{form}_content": '
+        if form not in written:
+            yield "null"
+        elif form == "json":
+            yield from written[form]
+        else:
+            yield '"'
+            yield from (_dumped(piece)[1:-1] for piece in written[form])
+            yield '"'
+    yield "}"
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _took_s(document: Document) -> float:
@@ -70,23 +106,23 @@ def _took_s(document: Document) -> float:
     return max(0.0, (document.finished_at - document.started_at).total_seconds())
 
 
-def contents(caller: Caller, task: Task, document: Document) -> dict[str, Any]:
-    """The document's content by format, for the formats of the task: a dict for `json`, text for the others."""
+def _contents(opened: ExitStack, caller: Caller, task: Task, document: Document) -> dict[str, Iterator[str]]:
+    """Return the pieces of the document's content in each format of the task. `opened` closes the file of its parts."""
     picture = documents.embedded_picture.by(caller, document.id) if task.embedded else lambda _: None
-    by_format: dict[str, Any] = {}
+    written: dict[str, Iterator[str]] = {}
     if "md" in task.formats:
-        by_format["md"] = markdown(caller, task, document, picture)
+        written["md"] = iter([markdown(caller, task, document, picture)])
     if task.formats - {"md"}:
-        with _EXPORTS.one(caller.id):
-            docling = documents.docling.by(caller, document.id, picture)
-        formats: dict[str, Callable[[Any], Any]] = {
-            "json": dict,
-            "html": markup.html,
-            "text": markup.text,
-            "doctags": markup.doctags,
+        parts = opened.enter_context(docling.Kept(documents.docling_parts.by(caller, document.id, picture)))
+        facts = documents.docling_facts.by(caller, document.id)
+        forms: dict[str, Callable[[], Iterator[str]]] = {
+            "json": lambda: docling.pieces(parts, **facts),
+            "html": lambda: markup.html(docling.name_of(document.filename), parts),
+            "text": lambda: markup.text(parts),
+            "doctags": lambda: markup.doctags(parts),
         }
-        by_format |= {name: make(docling) for name, make in formats.items() if name in task.formats}
-    return by_format
+        written |= {name: make() for name, make in forms.items() if name in task.formats}
+    return written
 
 
 def markdown(caller: Caller, task: Task, document: Document, picture: Picture) -> str:
@@ -121,14 +157,18 @@ def archive(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[byt
     # SIM115: the response closes it.
     file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BYTES)  # noqa: SIM115
     seen: Counter[str] = Counter()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+    with ExitStack() as opened, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        _hold_place(opened, caller, task, converted)
         for document in filter(has_result, converted):
             name = safe_stem(document.filename)
             seen[name] += 1
             name += f"-{seen[name]}" if seen[name] > 1 else ""
-            for form, content in contents(caller, task, document).items():
-                text = json.dumps(content, ensure_ascii=False) if form == "json" else content
-                target.writestr(name + _SUFFIXES[form], text)
+            for form, pieces in _contents(opened, caller, task, document).items():
+                info = zipfile.ZipInfo(name + _SUFFIXES[form])
+                info.compress_type = zipfile.ZIP_DEFLATED
+                with target.open(info, "w", force_zip64=True) as entry:
+                    for piece in pieces:
+                        entry.write(piece.encode())
     file.seek(0)
     return file
 

@@ -6,15 +6,15 @@ whose synchronous call took too long may send the file again, and gets the resul
 
 import base64
 import binascii
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import StringConstraints
 
 from pipeline.flows.webhooks.rules.callback import Callback
@@ -38,6 +38,7 @@ from pipeline.interfaces.compatibility.docling.options import (
 from pipeline.interfaces.compatibility.docling.task import Chunking, Task, documents_of, status
 from pipeline.interfaces.http import remote
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
+from pipeline.interfaces.http.downloads import from_file
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
@@ -68,7 +69,6 @@ _CHUNK_FORM = _form(
     | {f"chunking_{name}": field for name, field in ChunkOptions.model_json_schema()["properties"].items()}
     | {"include_converted_doc": {"type": "boolean"}, "target_type": {"type": "string", "enum": ["inbody"]}}
 )
-_CHUNK_BYTES = 256_000
 
 
 @router.get("/health")
@@ -243,16 +243,6 @@ def _status(caller: Caller, task: Task) -> dict[str, Any]:
 
 
 def _answer(caller: Caller, task: Task, converted: list[Document]) -> Response:
-    if task.chunking:
-        return JSONResponse(result.chunks(caller, task, converted))
-    if not task.as_zip:
-        return JSONResponse(result.body(caller, task, converted[0]))
-    file = result.archive(caller, task, converted)
-    headers = {"Content-Disposition": 'attachment; filename="converted_docs.zip"'}
-    return StreamingResponse(_parts(file), media_type="application/zip", headers=headers)
-
-
-def _parts(file: IO[bytes]) -> Iterator[bytes]:
-    with file:
-        while part := file.read(_CHUNK_BYTES):
-            yield part
+    if task.chunking or not task.as_zip:
+        return from_file(result.answer(caller, task, converted), "application/json")
+    return from_file(result.archive(caller, task, converted), "application/zip", "converted_docs.zip")

@@ -31,6 +31,7 @@ from pipeline.interfaces.http.guard import check_same_site
 from pipeline.interfaces.rest import health
 from pipeline.operations.quotas import AtOnce, Quotas
 from pipeline.operations.refusal import Refused
+from pipeline.reading.sandbox.limits import Unwanted
 from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
@@ -192,17 +193,40 @@ def test_every_spending_endpoint_checks_the_cap() -> None:
     assert searches == {"/music/search", "/screenshots/search"}
 
 
-def test_one_caller_cannot_hold_all_places() -> None:
-    uploads = AtOnce(4, 3, "uploads")
+def test_one_caller_gets_half_of_all_places() -> None:
+    uploads = AtOnce(4, "uploads")
     with ExitStack() as held:
-        for _ in range(3):
-            held.enter_context(uploads.one("greedy"))
+        held.enter_context(uploads.one("greedy", places=9))
         with pytest.raises(Refused) as own, uploads.one("greedy"):
             pass
-        held.enter_context(uploads.one("modest"))
-        with pytest.raises(Refused) as all_callers, uploads.one("another"):
+        for caller in ("modest", "another"):
+            held.enter_context(uploads.one(caller))
+        with pytest.raises(Refused) as all_callers, uploads.one("last"):
             pass
     assert (own.value.code, all_callers.value.code, uploads.now) == ("too_many_requests", "busy", 0)
+
+
+def test_of_those_that_wait_the_caller_with_the_fewest_places_goes_first() -> None:
+    pool, order, waits = AtOnce(4, "reads", wait_s=60, waiting=8), list[str](), lambda: pool._waiting  # noqa: SLF001
+
+    def read(caller: str) -> None:
+        with pool.one(caller):
+            order.append(caller)
+
+    with ExitStack() as held, ThreadPoolExecutor(4) as threads:
+        for caller in ("a", "b", "b"):
+            held.enter_context(pool.one(caller))
+        last = pool.one("c")
+        last.__enter__()
+        for number, caller in enumerate(["a", "a", "new"], 1):
+            threads.submit(read, caller)
+            wait_until(lambda number=number: len(waits()) == number, 60, "it waits")
+        with pytest.raises(Unwanted), pool.one("left", lambda: False):
+            pass
+        last.__exit__(None, None, None)
+        wait_until(lambda: order, 60, "the first begins")
+        assert order[0] == "new"
+    assert (pool.now, waits()) == (0, [])
 
 
 def test_bodies_under_way_have_a_memory_limit() -> None:

@@ -1,5 +1,6 @@
 """Blocks as a DoclingDocument. `make clients` shows that Docling's own models accept it."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -19,8 +20,26 @@ def page(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:
     return {"page": 1, "page_source": number, "width": 595.0, "height": 842.0, "blocks": list(blocks)}
 
 
-def document(*pages: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return docling.document(pages, filename="report.pdf", mimetype="application/pdf", digest=2**64 - 1, **more)
+FACTS: dict[str, Any] = {"filename": "report.pdf", "mimetype": "application/pdf", "digest": 2**64 - 1}
+
+
+def document(*pages: dict[str, Any], picture: docling.PictureData = lambda _: None) -> dict[str, Any]:
+    exported = docling.document(docling.Parts(pages, picture), **FACTS)
+    with docling.Kept(docling.Parts(pages, picture)) as parts:
+        assert json.loads("".join(docling.pieces(parts, **FACTS))) == exported
+    return exported
+
+
+def html(*pages: dict[str, Any]) -> str:
+    return "".join(markup.html("report", docling.Parts(pages)))
+
+
+def text(*pages: dict[str, Any]) -> str:
+    return "".join(markup.text(docling.Parts(pages)))
+
+
+def doctags(*pages: dict[str, Any]) -> str:
+    return "".join(markup.doctags(docling.Parts(pages)))
 
 
 def item(text: str, marker: str = "-", depth: int = 0) -> dict[str, Any]:
@@ -42,7 +61,8 @@ def test_every_reference_leads_to_an_item_whose_parent_refers_back() -> None:
 
     def visit(node: Mapping[str, Any]) -> None:
         for ref in node["children"]:
-            child = markup.resolve(exported, ref)
+            _, kind, place = ref["$ref"].split("/")
+            child = exported[kind][int(place)]
             assert child["self_ref"] == ref["$ref"]
             assert child["parent"] == {"$ref": node["self_ref"]}
             seen.add(ref["$ref"])
@@ -65,17 +85,18 @@ def test_boxes_count_from_the_top_left_and_pages_as_in_the_source() -> None:
 
 def test_furniture_is_in_its_own_layer_and_of_the_texts_only_in_doctags() -> None:
     head, foot = block("furniture", "Head"), block("furniture", "17", bbox=[51.0, 800.0, 60.0, 810.0])
-    exported = document(page(1, head, item("a"), foot), page(2, head, item("b"), foot))
-    assert [(text["label"], text["content_layer"]) for text in exported["texts"]][:3] == [
+    pages = page(1, head, item("a"), foot), page(2, head, item("b"), foot)
+    exported = document(*pages)
+    assert [(each["label"], each["content_layer"]) for each in exported["texts"]][:3] == [
         ("page_header", "furniture"),
         ("list_item", "body"),
         ("page_footer", "furniture"),
     ]
     assert len(exported["groups"]) == 1, "furniture must not end a list"
-    for text in (markup.text(exported), markup.html(exported)):
-        assert "Head" not in text
-        assert "17" not in text
-    tags = markup.doctags(exported)
+    for shown in (text(*pages), html(*pages)):
+        assert "Head" not in shown
+        assert "17" not in shown
+    tags = doctags(*pages)
     assert re.search(r"<page_header>(<loc_\d+>){4}Head</page_header>", tags)
     assert re.search(r"<page_footer>(<loc_\d+>){4}17</page_footer>\n<page_break>", tags)
 
@@ -138,16 +159,16 @@ def test_a_picture_is_embedded_on_request() -> None:
 
 
 def test_a_formula_that_nobody_has_read_keeps_its_words_and_has_no_latex() -> None:
-    exported = document(page(1, block("formula", "E =\nmc", number="(3)", link="")))
-    (item,) = exported["texts"]
+    formula = page(1, block("formula", "E =\nmc", number="(3)", link=""))
+    (item,) = document(formula)["texts"]
     assert (item["label"], item["orig"], item["text"]) == ("formula", "E = mc (3)", "")
-    assert "<p>[formula] E = mc (3)</p>" in markup.html(exported)
-    assert "<formula><loc_43>" in markup.doctags(exported)
-    assert markup.text(exported) == "E = mc (3)\n"
+    assert "<p>[formula] E = mc (3)</p>" in html(formula)
+    assert "<formula><loc_43>" in doctags(formula)
+    assert text(formula) == "E = mc (3)\n"
 
 
 def test_html_escapes_texts_and_keeps_structure() -> None:
-    exported = document(
+    shown = html(
         page(
             1,
             block("heading", "A & B", level=2),
@@ -158,17 +179,16 @@ def test_html_escapes_texts_and_keeps_structure() -> None:
             block("picture", link=""),
         )
     )
-    html = markup.html(exported)
-    assert "<h2>A &amp; B</h2>" in html
-    assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in html
-    assert '<tr><th colspan="2">Name</th></tr>\n<tr><td>a</td><td>b</td></tr>' in html
-    assert "<pre><code>&lt;/code&gt;</code></pre>" in html
+    assert "<h2>A &amp; B</h2>" in shown
+    assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in shown
+    assert '<tr><th colspan="2">Name</th></tr>\n<tr><td>a</td><td>b</td></tr>' in shown
+    assert "<pre><code>&lt;/code&gt;</code></pre>" in shown
 
 
 def test_doctags_say_places_pages_and_tables() -> None:
-    exported = document(page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x")))
+    pages = page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x"))
     where = "<loc_43><loc_37><loc_307><loc_49>"
-    assert markup.doctags(exported).split("\n") == [
+    assert doctags(*pages).split("\n") == [
         f"<doctag><section_header_level_1>{where}A</section_header_level_1>",
         f"<otsl>{where}<ched>Name<lcel><nl><fcel>a<fcel>b<nl></otsl>",
         "<page_break>",
@@ -181,13 +201,14 @@ def test_doctags_say_places_pages_and_tables() -> None:
 
 
 def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:
-    exported = document(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
-    assert markup.text(exported) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
+    assert (
+        text(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
+        == "p\n\n- one\n- two\n\nName\t\na\tb\n"
+    )
 
 
 def test_document_without_text_is_empty_in_every_format() -> None:
-    exported = document(page(1))
-    assert (exported["texts"], markup.doctags(exported), markup.text(exported)) == ([], "<doctag>\n</doctag>", "\n")
+    assert (document(page(1))["texts"], doctags(page(1)), text(page(1))) == ([], "<doctag>\n</doctag>", "\n")
 
 
 def test_page_that_failed_says_so_where_its_text_would_be() -> None:

@@ -116,10 +116,9 @@ def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
         "height": None,
         "blocks": [{"type": "markdown", "text": markdown, "bbox": None}],
     }
-    exported = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
-    assert markup.html(exported).endswith("</html>\n")
-    assert markup.doctags(exported).endswith("</doctag>")
-    assert markup.text(exported).endswith("\n")
+    assert "".join(markup.html("a", docling.Parts([page]))).endswith("</html>\n")
+    assert "".join(markup.doctags(docling.Parts([page]))).endswith("</doctag>")
+    assert "".join(markup.text(docling.Parts([page]))).endswith("\n")
 
 
 MARKS = ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table><tr><td ", "<x '"]

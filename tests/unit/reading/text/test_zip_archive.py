@@ -43,7 +43,7 @@ def reasons(path: Path, limits: Limits = LIMITS) -> dict[str, str] | None:
     folder = path.parent / "unpacked"
     folder.mkdir()
     before = set(path.parent.rglob("*"))
-    facts = {"path": str(path), "name": path.name, "folder": str(folder), "size": SIZE}
+    facts = {"path": str(path), "name": path.name, "folder": str(folder), "size": SIZE, "most": None}
     try:
         entries = unpack(Task(facts, limits))["entries"]
     finally:
