@@ -27,6 +27,7 @@ from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.documents import Skipped
 from pipeline.operations.operation import acts, operation, reads
+from pipeline.operations.quotas import SEARCHES
 from pipeline.settings import LOCAL
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -240,7 +241,7 @@ class SearchOptions(TypedDict, total=False):
     """False: search by words alone."""
 
 
-@operation(Scope.READ)
+@operation(Scope.READ, places=SEARCHES)
 def search(caller: Caller, bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Hits:
     """Search chunks of one base or several, by name or id, or of all bases (None); best first. Raises `OverCap` if a
     search by meaning costs money and the caller has spent its cap."""

@@ -19,6 +19,7 @@ from pipeline.flows.music.views import BatchView, Estimate, RunView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.operation import acts, operation, reads
+from pipeline.operations.quotas import SEARCHES
 from pipeline.operations.refusal import Refused
 from pipeline.storage.api_keys import Scope
 
@@ -155,7 +156,7 @@ def batches(
     return views if caller.is_admin else [replace(batch, reply=None) for batch in views]
 
 
-search = acts(searching.for_words, Scope.READ, spends=True)
+search = acts(searching.for_words, Scope.READ, spends=True, places=SEARCHES)
 searchable, similar = reads(searching.count_searchable), reads(searching.like_song)
 
 

@@ -190,3 +190,7 @@ class AtOnce:
         if not self._has_room(action):
             return TooManyAtOnce(f"too many {self.noun} of yours run already: wait for one", code="too_many_requests")
         return TooManyAtOnce(f"too many {self.noun} at the same time: try again in a moment", code="busy")
+
+
+SEARCHES = AtOnce(24, "searches", wait_s=20, waiting=16)
+"""Searches take a thread while a provider answers."""

@@ -24,6 +24,7 @@ from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
 from pipeline.operations.documents import inspection
 from pipeline.operations.operation import acts, operation, reads
+from pipeline.operations.quotas import SEARCHES
 from pipeline.storage.api_keys import Scope
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,14}")
@@ -115,7 +116,7 @@ def follow(
     )
 
 
-search = acts(searching.find, Scope.READ, spends=True)
+search = acts(searching.find, Scope.READ, spends=True, places=SEARCHES)
 
 
 @operation(Scope.READ)

@@ -9,6 +9,7 @@ from pipeline.flows.knowledge import search as passages
 from pipeline.flows.screenshots import search as nodes
 from pipeline.operations.caller import Caller
 from pipeline.operations.operation import operation
+from pipeline.operations.quotas import SEARCHES
 from pipeline.storage.api_keys import Scope
 
 EACH = 8
@@ -36,7 +37,7 @@ class Hits:
     notes: list[str]
 
 
-@operation(Scope.READ)
+@operation(Scope.READ, places=SEARCHES)
 def search(caller: Caller, words: str, *, each: int = EACH, by_meaning: bool = True) -> Hits:
     """Search documents, knowledge bases and screenshots, each for at most `each` hits; their hits alternate.
     `by_meaning=False` calls no provider that costs money. Raises `UserError` without words, and `OverCap` for a search

@@ -37,6 +37,7 @@ class Api:
     """A running `penstock api` with an attacker's key and another key."""
 
     port: int
+    cli: Cli
     attacker: str
     other: str
     answered: list[int] = field(default_factory=list)
@@ -104,7 +105,7 @@ def api(context: Context, settings_env: dict[str, str]) -> Iterator[Api]:
     running = cli.start("api")
     try:
         running.wait_for(f"API: http://127.0.0.1:{port}")
-        yield Api(port, attacker, other)
+        yield Api(port, cli, attacker, other)
     finally:
         cli.kill_everything()
         running.wait()

@@ -19,6 +19,7 @@ from pipeline.reading.sandbox.limits import Unwanted
 Make = Callable[[Callable[[], bool]], bytes]
 """Renders a picture in a thread; calls its argument now and then, and stops once that returns False."""
 AT_ONCE = 2
+"""Pictures that are rendered at once for one caller; for all callers, twice as many."""
 MOST, EACH = 256, 128
 """Requests that wait for pictures, of all callers and of one."""
 _POLL_S = 0.25
@@ -27,6 +28,7 @@ _POLL_S = 0.25
 @dataclass
 class _Picture:
     make: Make
+    caller: str
     urgent: bool
     done: "asyncio.Future[bytes]"
     askers: int = 0
@@ -53,7 +55,7 @@ class Pictures:
         picture = self._known.get(key)
         if picture is None:
             done = asyncio.get_running_loop().create_future()
-            picture = self._known[key] = _Picture(make, urgent, done)
+            picture = self._known[key] = _Picture(make, caller.id, urgent, done)
         picture.askers += 1
         self._callers[caller.id] += 1
         try:
@@ -79,11 +81,14 @@ class Pictures:
             raise Refused(detail, code="busy", headers={"Retry-After": "2"})
 
     def _begin(self) -> None:
-        """Start waiting pictures until `AT_ONCE` run."""
-        room = AT_ONCE - sum(picture.running for picture in self._known.values())
+        """Start waiting pictures as long as places are free."""
+        run_for = Counter(picture.caller for picture in self._known.values() if picture.running)
         waiting = [(key, picture) for key, picture in reversed(self._known.items()) if not picture.running]
-        for key, picture in sorted(waiting, key=lambda entry: not entry[1].urgent)[: max(0, room)]:
+        for key, picture in sorted(waiting, key=lambda entry: not entry[1].urgent):
+            if run_for.total() >= 2 * AT_ONCE or run_for[picture.caller] >= AT_ONCE:
+                continue
             picture.running = True
+            run_for[picture.caller] += 1
             task = asyncio.create_task(self._make(key, picture))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

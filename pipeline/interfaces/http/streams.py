@@ -56,7 +56,8 @@ class Feed:
     def stream(self, caller: str) -> Iterator[None]:
         """Count an open stream of this caller. Raises `Refused` (429) if there are too many."""
         settings = self._quotas.settings
-        if self._open.total() >= settings.streams or self._open[caller] >= settings.streams_per_key:
+        each = min(settings.streams_per_key, settings.streams // 2)
+        if self._open.total() >= settings.streams or self._open[caller] >= each:
             raise Refused("too many streams of events are open: close one", code="too_many_requests")
         self._open[caller] += 1
         try:

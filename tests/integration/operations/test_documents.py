@@ -154,6 +154,15 @@ def test_an_upload_is_charged_by_its_pages_and_gives_them_back_if_it_is_refused(
     submit(by, pdf, fresh=True, page_range="1")
 
 
+def test_each_file_that_inspection_refuses_costs_a_page(context: Context, tmp_path: Path) -> None:
+    by, damaged = caller(context), tmp_path / "damaged.docx"
+    damaged.write_bytes(b"PK\3\4" + bytes(100))
+    for code in [*["corrupt"] * PAGES, "quota"]:
+        with pytest.raises(UserError) as refused:
+            submit(by, damaged)
+        assert refused.value.code == code
+
+
 def test_only_administrators_choose_models_that_the_configuration_does_not_name(context: Context, pdf: Path) -> None:
     writer, admin = caller(context), caller(context, Scope.ADMIN)
     document_id = insert_document(context, D.PARTIAL_FAILED, [C, F], "openai")

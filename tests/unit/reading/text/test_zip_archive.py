@@ -38,12 +38,12 @@ def archive(path: Path, files: Mapping[str, bytes], change: Callable[[zipfile.Zi
     return path
 
 
-def reasons(path: Path, limits: Limits = LIMITS) -> dict[str, str] | None:
+def reasons(path: Path, limits: Limits = LIMITS, most: int | None = None) -> dict[str, str] | None:
     """Unpack the archive; return the reason for each file, and check that only the others exist, in one folder."""
     folder = path.parent / "unpacked"
     folder.mkdir()
     before = set(path.parent.rglob("*"))
-    facts = {"path": str(path), "name": path.name, "folder": str(folder), "size": SIZE, "most": None}
+    facts = {"path": str(path), "name": path.name, "folder": str(folder), "size": SIZE, "most": most}
     try:
         entries = unpack(Task(facts, limits))["entries"]
     finally:
@@ -156,6 +156,17 @@ def test_a_hundred_thousand_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught, unpacked(path, path.name, DocumentSettings()):
         pass
     assert (caught.value.code, "100,000 files" in str(caught.value)) == ("too_large", True)
+
+
+@pytest.mark.parametrize(("name", "unpacked_files"), [("{}.bin", 0), ("{}.txt", 4)])
+def test_an_archive_of_more_files_than_asked_for_is_refused_as_soon_as_that_is_known(
+    tmp_path: Path, name: str, unpacked_files: int
+) -> None:
+    count = 13 if name == "{}.bin" else 9
+    path = archive(tmp_path / "a.zip", {name.format(number): b"words" for number in range(count)})
+    with pytest.raises(UnitError, match="more than the accepted 3 to convert"):
+        reasons(path, most=3)
+    assert len(list((tmp_path / "unpacked").iterdir())) == unpacked_files
 
 
 def test_false_sizes_unpack_no_more_than_declared(tmp_path: Path) -> None:
