@@ -17,6 +17,7 @@ AIMS = {
     "api_rps": Aim("reads of an item's status, one API process", 300, at_least=True, unit="/s"),
     "api_p99_ms": Aim("the same while workers are busy, p99", 100, unit="ms"),
     "upload_peak_mb": Aim("the API's memory for an upload of 500 MB", 50, unit="MB"),
+    "export_peak_mb": Aim("the same for three exports at once of 10 MB of short paragraphs", 128, unit="MB"),
 }
 """The keys of the last line, in its order."""
 
@@ -28,6 +29,7 @@ PARTS = {
     "bases": Part("knowledge_search.measure_many_bases", ("search_200_bases_p95_ms",), 240, {"chunks": 1000}),
     "reads": Part("knowledge_api.measure_reads", ("api_rps", "api_p99_ms"), 150, {"seconds": 1.0, "files": 40}),
     "upload": Part("knowledge_api.measure_upload", ("upload_peak_mb",), 150, {"megabytes": 10}),
+    "exports": Part("knowledge_api.measure_exports", ("export_peak_mb",), 240, {"megabytes": 1}),
 }
 
 SUITE = Suite("benchmarks.knowledge", "Knowledge bases and the REST API, measured.", AIMS, PARTS)

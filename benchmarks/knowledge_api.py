@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 
@@ -29,8 +31,6 @@ BUSY_RATE = 50
 def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
     """Measure api_rps, reads of an item's status that one API process answers a second, and api_p99_ms, the time of a
     read beside busy workers."""
-    from tempfile import TemporaryDirectory
-
     from tasks import knowledge
 
     with running_api() as port, TemporaryDirectory() as name:
@@ -92,6 +92,51 @@ def measure_upload(megabytes: int = 500) -> Figures:
         "upload_peak_mb": round((peak - before) / 1e6, 1),
         "seconds for the upload": round(time.monotonic() - started, 1),
     }
+
+
+def measure_exports(megabytes: int = 10) -> Figures:
+    """Measure export_peak_mb: the growth of the API's memory while it answers three requests at once for a Markdown
+    file of this size, all of it paragraphs of one letter, as a DoclingDocument; and one that asks for its chunks."""
+    from tasks import documents
+
+    with running_api() as port, TemporaryDirectory() as name:
+        path = Path(name) / "letters.md"
+        path.write_text("a\n\n" * (megabytes * 1_000_000 // 3))
+        progress(f"a document of {megabytes} MB")
+        document = documents.submit(path).wait(120)
+        process = api_process()
+        before, peak, started = process.memory_info().rss, 0, time.monotonic()
+        progress("three exports")
+        address = f"/api/v1/documents/{document.id}/result?format=docling"
+        with ThreadPoolExecutor(3) as threads:
+            asked = [threads.submit(_size_of_answer, port, address) for _ in range(3)]
+            while not all(answer.done() for answer in asked):
+                peak = max(peak, process.memory_info().rss)
+                time.sleep(0.02)
+            sizes = {answer.result() for answer in asked}
+        seconds = time.monotonic() - started
+        progress("chunks")
+        _size_of_answer(port, f"/v1/result/{document.id}-e-ky512")
+        peak = max(peak, process.memory_info().rss)
+    return {
+        "export_peak_mb": round((peak - before) / 1e6, 1),
+        "MB of one export": round(max(sizes) / 1e6, 1),
+        "seconds for three": round(seconds, 1),
+    }
+
+
+def _size_of_answer(port: int, address: str) -> int:
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=200)
+    try:
+        asked.request("GET", address)
+        answer, size = asked.getresponse(), 0
+        while piece := answer.read(1 << 18):
+            size += len(piece)
+    finally:
+        asked.close()
+    if answer.status != 200:
+        raise BenchmarkError(f"{address} was answered with {answer.status}")
+    return size
 
 
 def _multipart(name: str) -> tuple[bytes, bytes]:

@@ -1,7 +1,6 @@
 """What models, providers, nodes and music servers answer."""
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, get_args

@@ -5,11 +5,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from weakref import WeakSet
 
 import psutil
 import pytest
 
 from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading.export.docling import Parts
 from pipeline.reading.text import office
 from pipeline.reading.text.content_type import Kind
 from pipeline.reading.text.units import inspect
@@ -63,6 +65,27 @@ def test_a_chapter_is_read_once_however_often_the_spine_names_it() -> None:
 def test_long_headers_are_decoded_and_not_parsed(mail: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("email.headerregistry.HeaderRegistry.__call__", None)
     assert office.convert(Kind.MAIL, mail, "a.eml")[1][0].endswith("words")
+
+
+class _Page(dict[str, object]):
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a set of pages counts objects
+
+
+def test_an_export_holds_one_page_at_a_time_and_a_page_has_a_bound_of_blocks() -> None:
+    living = WeakSet[_Page]()
+
+    def pages() -> Iterator[_Page]:
+        for number in range(1, 4):
+            block = {"type": "markdown", "text": f"{number}\n\n" * 30_000, "bbox": None}
+            page = _Page(page=number, page_source=number, width=None, height=None, blocks=[block])
+            living.add(page)
+            yield page
+
+    blocks = 0
+    for part in Parts(pages()):
+        blocks += len(part.items)
+        assert len(living) <= 2
+    assert blocks == 3 * 20_001
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from pipeline.reading.files.filetype import MIME_TYPES
 from pipeline.storage import short_ids
 from pipeline.storage.context import Context
 
-_PORTION = 20
+_PORTION = 8
 """Pages that an export reads at once."""
 
 

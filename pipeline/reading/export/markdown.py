@@ -46,7 +46,8 @@ def blocks(markdown: str) -> list[Json]:
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
-    return _bounded([new_block("paragraph", " ".join(part.split())) for part in markdown.split("\n\n") if part.strip()])
+    paragraphs = markdown.split("\n\n", _MOST_BLOCKS)
+    return [new_block("paragraph", " ".join(part.split())) for part in paragraphs if part.strip()]
 
 
 def parsed(markdown: str) -> list[Json]:

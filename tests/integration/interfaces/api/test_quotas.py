@@ -207,7 +207,7 @@ def test_one_caller_gets_half_of_all_places() -> None:
 
 
 def test_of_those_that_wait_the_caller_with_the_fewest_places_goes_first() -> None:
-    pool, order, waits = AtOnce(4, "reads", wait_s=60, waiting=8), list[str](), lambda: pool._waiting  # noqa: SLF001
+    pool, order, waits = AtOnce(4, "reads", wait_s=60, waiting=8), list[str](), lambda: pool._waiting
 
     def read(caller: str) -> None:
         with pool.one(caller):
