@@ -1,13 +1,13 @@
 """The caller of an operation, with its scope and quotas."""
 
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
 from pipeline.flows import check_sections
-from pipeline.operations.quotas import Quotas
+from pipeline.operations.quotas import AtOnce, Quotas
 from pipeline.operations.refusal import Refused, keyless
 from pipeline.process import get_context
 from pipeline.reading.sandbox.limits import Unwanted
@@ -109,6 +109,10 @@ class Caller:
         """Charge this caller for pages; negative counts give back. Raises `Refused` (429)."""
         if self.quotas is not None and count:
             self.quotas.take_pages(self.id, count)
+
+    def place(self, pool: AtOnce, places: int = 1) -> AbstractContextManager[None]:
+        """Hold places of a pool during the block; none for a caller without quotas. Raises as `AtOnce.one`."""
+        return nullcontext() if self.quotas is None else pool.one(self.id, self.goes_on, places)
 
     @contextmanager
     def pages(self, returned_after: type[Exception] = Exception) -> Iterator[Callable[[int], None]]:

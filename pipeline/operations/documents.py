@@ -289,7 +289,7 @@ def inspection(caller: Caller) -> Iterator[None]:
     Raises `Refused`: 429 if the caller has its share already, or no pages left; 503 if none is free in time; and
     `Unwanted` if the caller leaves.
     """
-    with _INSPECTIONS.one(caller.id, caller.goes_on):
+    with caller.place(_INSPECTIONS):
         caller.take_pages(1)
         began = time.monotonic()
         try:
@@ -412,8 +412,8 @@ def searchable_pdf(
     calls find it in the cache. Raises `UserError`, `Refused` during too many other calls, and `Unwanted` once `wanted`
     returns False.
     """
-    with _PDFS.one(caller.id, wanted):
-        return searchable.searchable_pdf(caller.context, document_id, wanted, progress)
+    with caller.place(_PDFS):
+        return searchable.searchable_pdf(caller.context, document_id, lambda: wanted() and caller.goes_on(), progress)
 
 
 @operation(Scope.READ)
@@ -458,7 +458,7 @@ def export(caller: Caller, document_ids: Collection[str]) -> Iterator[None]:
     """Hold a place for the export of these documents during the block: two if they are large. Raises `Refused` (429,
     503) if none is free in time, and `Unwanted` if the caller leaves."""
     large = queries.characters(caller.context, document_ids) > _LARGE_CHARACTERS
-    with _EXPORTS.one(caller.id, caller.goes_on, places=1 + large):
+    with caller.place(_EXPORTS, 1 + large):
         yield
 
 

@@ -42,7 +42,7 @@ class Operation(Generic[P, R]):
         (caller.check_scope if self.reads else caller.check)(self.scope)
         if self.spends:
             caller.check_spending()
-        with self._places.one(caller.id, caller.goes_on) if self._places and caller.quotas else nullcontext():
+        with caller.place(self._places) if self._places else nullcontext():
             return self._function(caller, *args, **named)
 
 
