@@ -111,12 +111,11 @@ class _Markdown(_MARKDOWNIFY):  # type: ignore[misc]
     def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         if _ADDRESS.match(str(el.get("href", ""))):
             return str(super().convert_a(el, text, parent_tags))
-        # Styles keep the links of a menu apart, which would be one word here.
-        return f" {text}" if getattr(el.previous_sibling, "name", None) == "a" else text
+        return _beside(el, text)
 
     def convert_img(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  (passed by name)
         description = " ".join(str(el.get("alt", "")).split())
-        return description if "_noformat" in parent_tags else inline.literal(description)
+        return _beside(el, description if "_noformat" in parent_tags else inline.literal(description))
 
     def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         code = text.strip("\n")
@@ -133,6 +132,11 @@ class _Markdown(_MARKDOWNIFY):  # type: ignore[misc]
 
     def _cell(self, convert: Callable[..., Any], el: Tag, text: str, parent_tags: set[str]) -> str:
         return str(convert(el, text.replace("|", "\\|"), parent_tags))
+
+
+def _beside(el: Tag, text: str) -> str:
+    """Return the text of a link or picture, apart from one just before it: styles do this, or it would be one word."""
+    return f" {text}" if text and getattr(el.previous_sibling, "name", None) in {"a", "img"} else text
 
 
 def _begins_line(node: Any) -> bool:
