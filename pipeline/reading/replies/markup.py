@@ -395,7 +395,8 @@ class _Rewriter:
         """Write a formula that ends at `end`; only its sign if that is beyond the text or below a blank line."""
         sign = "$$" if text.startswith("$$", begin) else "$"
         inner = text[begin + len(sign) : end - len(sign)]
-        if end > len(text) or not inner.strip() or "\n\n" in inner or "`" in inner:
+        linked = not self._latex and "](" in inner  # signs of money around a link
+        if end > len(text) or not inner.strip() or "\n\n" in inner or "`" in inner or linked:
             self._writer.raw(sign)
             return begin + len(sign)
         self._writer.raw(sign + (apart(inner) if sign == "$$" else apart(inner.strip())) + sign)

@@ -51,6 +51,7 @@ def test_html_becomes_markdown(html: str, markdown: str) -> None:
         ("<pre>a\n```\nb</pre>", "````\na\n```\nb\n````"),
         ("<p><code>Array&lt;a | b></code></p>", "`Array<a | b>`"),
         ("<table><tr><th>a<tr><td><code>Array&lt;a|b></code></table>", "| a |\n| --- |\n| `Array<a\\|b>` |"),
+        ('<p>(A$) <a href="https://example.org">b</a> (C$)</p>', "(A$) [b](https://example.org) (C$)"),
         ("<p>\\(a_b\\) costs $5, &lt;b> $6</p>", "\\\\(a_b\\\\) costs $5, \\<b> $6"),
         ('<p><a href="/a"><img src="b" alt="c_d_"></a><a href="x.html">e</a></p>', "c_d\\_ e"),
     ],
