@@ -43,6 +43,9 @@ class DocumentSettings(BaseModel):
     """Recognise text in pictures even on pages that have a text layer."""
     keep_headers: bool = False
     """Keep headers, footers, page numbers and watermarks in the text, as paragraphs; else only blocks hold them."""
+    keep_active_content: bool = False
+    """Keep scripts, actions that start programs or send forms, and embedded files in searchable PDFs. A submitted file
+    is never changed."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
     """Age in seconds at which files that belong to no document, and page pictures of documents at rest, are removed."""
     page_pictures_mb: int = Field(default=500, ge=1)

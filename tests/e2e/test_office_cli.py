@@ -17,8 +17,8 @@ PAGES = {"docx": 1, "epub": 3, "pptx": 6, "xlsx": 2}
 
 
 def words(text: str) -> Counter[str]:
-    """Count the words of Markdown, without pictures as data and the escapes of signs."""
-    return Counter(re.findall(r"\w+", re.sub(r"\(data:[^)]*\)", "", text).replace("\\", "")))
+    """Count the words of Markdown, without addresses, tags, and the escapes of signs."""
+    return Counter(re.findall(r"\w+", re.sub(r"\]\([^)]*\)|</?u>", "]", text).replace("\\", "")))
 
 
 def expected(path: Path) -> str:

@@ -23,6 +23,7 @@ from pipeline.reading.text import charset, chunks, content_type, extraction
 from pipeline.reading.text.sections import SEPARATOR, Reading, Section
 from pipeline.reading.web import fetch, sitemap, websites
 from tests.fuzz.target import Target, is_storable, saved, text_of, texts
+from tests.support.active_markdown import active
 from tests.support.samples import Sheet, pdf_bytes, shown_lines
 
 LIMITS = Limits(max_chars=1_000_000, max_unpacked_bytes=20_000_000, max_markup_bytes=1_000_000, ocr_dpi=36)
@@ -53,10 +54,13 @@ def _kind(data: bytes) -> None:
 def _extract(name: str) -> Callable[[bytes], None]:
     def run(data: bytes) -> None:
         with saved(data, name) as path:
-            if content_type.kind_of(path, name, LIMITS) in {content_type.Kind.PDF, content_type.Kind.PICTURE}:
+            kind = content_type.kind_of(path, name, LIMITS)
+            if kind in {content_type.Kind.PDF, content_type.Kind.PICTURE}:
                 return  # Those have targets of their own.
             reading = extraction.extract_file(path, name, LIMITS, lambda _: None)
         assert "\0" not in reading.text
+        converted = [] if kind in content_type.DECODED else reading.sections
+        assert not any(active(section.text) for section in converted if not section.plain)
         assert "\n" not in reading.title
 
     return run
@@ -66,6 +70,7 @@ def _web_page(data: bytes) -> None:
     with saved(data) as path:
         reading = extraction.extract_page(path, "https://example.org/a", "", LIMITS)
     assert "\n" not in reading.title
+    assert not active(reading.text)
 
 
 def _sitemap(data: bytes) -> None:

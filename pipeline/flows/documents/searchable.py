@@ -23,7 +23,7 @@ from pipeline.reading.sandbox.limits import Limits, Wanted
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
-REVISION = 1
+REVISION = 2
 """Raise this whenever the PDF changes: those of an earlier revision are then made anew."""
 
 _PAGE_S, _TOTAL_S = 60.0, 3_600.0
@@ -75,7 +75,8 @@ def _path(context: Context, document: DocumentView) -> Path:
         message = f"{document.filename} is neither a PDF nor a picture, so it has no searchable PDF"
         raise UserError(message, code="no_pages")
     # Merging sets the time of the end: a later result has another name.
-    state = f"{REVISION} {document.finished_at} {document.result_path}"
+    kept = context.settings.documents.keep_active_content
+    state = f"{REVISION} {document.finished_at} {document.result_path} {kept}"
     tag = hashlib.sha256(state.encode()).hexdigest()[:16]
     return files.views_folder(context.settings, document.id) / f"searchable-{tag}.pdf"
 
@@ -89,7 +90,13 @@ def _make(
     limits = Limits(
         timeout_s=_PAGE_S, total_s=_TOTAL_S, memory_mb=context.settings.documents.reader_memory_mb, max_chars=10_000_000
     )
-    task = {"task": "searchable", "path": str(source), "texts": str(asked), "target": str(partial)}
+    task = {
+        "task": "searchable",
+        "path": str(source),
+        "texts": str(asked),
+        "target": str(partial),
+        "keep_active": context.settings.documents.keep_active_content,
+    }
     try:
         asked.write_text(json.dumps({"pages": texts}), encoding="utf-8", errors="replace")
         made = child.ask_about_file(task, document.filename, wanted, limits)

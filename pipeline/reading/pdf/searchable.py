@@ -17,7 +17,7 @@ from PIL import Image, ImageCms, ImageOps, TiffImagePlugin
 
 from pipeline.reading.files.filetype import detect_file
 from pipeline.reading.ocr import images
-from pipeline.reading.pdf import invisible_text, pdfium, placement
+from pipeline.reading.pdf import active_content, invisible_text, pdfium, placement
 from pipeline.reading.pdf.invisible_text import Codes, TextLine
 from pipeline.reading.sandbox.limits import refused
 
@@ -49,20 +49,23 @@ class PageText(NamedTuple):
 class Report(NamedTuple):
     """What was added. `pages`: the numbers of pages that got text; `spread`: those whose text has no places of its own,
     and lies over the whole page or over a model's blocks. `pdfa`: the part and level that the result claims, or empty,
-    with the `reason`."""
+    with the `reason`. `removed`: whether the source had scripts, actions or files, which the result lacks."""
 
     pages: list[int]
     spread: list[int]
     pdfa: str
     reason: str
+    removed: bool = False
 
 
-def write(source: Path, target: Path, texts: Sequence[PageText], tick: Callable[[float], object]) -> Report:
-    """Write the searchable PDF of a PDF or picture file to `target`. Calls `tick` with the share done. Raises
-    `UnitError` (permanent)."""
+def write(
+    source: Path, target: Path, texts: Sequence[PageText], tick: Callable[[float], object], *, keep_active: bool = False
+) -> Report:
+    """Write the searchable PDF of a PDF or picture file to `target`. Calls `tick` with the share done. `keep_active`:
+    leave scripts, actions and files in it. Raises `UnitError` (permanent)."""
     try:
         if detect_file(source) == "pdf":
-            return _write_pdf(source, target, texts, tick)
+            return _write_pdf(source, target, texts, tick, keep_active=keep_active)
         return _write_pictures(source, target, texts, tick)
     except pikepdf.PasswordError as error:
         raise refused(f"{source.name} needs a password; save a copy without one and use that.", "encrypted") from error
@@ -70,11 +73,14 @@ def write(source: Path, target: Path, texts: Sequence[PageText], tick: Callable[
         raise refused(f"{source.name} is damaged: {error}; export or download it again.", "corrupt") from error
 
 
-def _write_pdf(source: Path, target: Path, texts: Sequence[PageText], tick: Callable[[float], object]) -> Report:
+def _write_pdf(
+    source: Path, target: Path, texts: Sequence[PageText], tick: Callable[[float], object], *, keep_active: bool
+) -> Report:
     codes, added, spread = Codes(), list[int](), list[int]()
     with pdfium.open_document(source) as document, pikepdf.open(source) as pdf:
         if document.pages != len(pdf.pages):
             raise refused(f"{source.name} is damaged: its list of pages is unclear; export it again.", "corrupt")
+        removed = not keep_active and active_content.remove(pdf, lambda: tick(0.0))
         font = pdf.make_indirect(Dictionary())
         for place, text in enumerate(texts):
             tick(place / len(texts))
@@ -86,11 +92,13 @@ def _write_pdf(source: Path, target: Path, texts: Sequence[PageText], tick: Call
                 _add(pdf, pdf.pages[text.number - 1], stream, font)
                 added.append(text.number)
                 spread += [text.number] if is_spread else []
-        if not added:
+        if not added and not removed:
             target.write_bytes(source.read_bytes())
-            return Report([], [], "", "the file is unchanged")
-        _fill_font(pdf, font, codes)
-        pdfa, reason = _claim_pdfa(pdf)
+            return Report([], [], "", "the file is unchanged", removed)
+        pdfa, reason = "", "no text is added"
+        if added:
+            _fill_font(pdf, font, codes)
+            pdfa, reason = _claim_pdfa(pdf)
         pdf.save(
             target,
             compress_streams=False,
@@ -99,7 +107,7 @@ def _write_pdf(source: Path, target: Path, texts: Sequence[PageText], tick: Call
             encryption=True if pdf.is_encrypted else None,
             fix_metadata_version=False,
         )
-    return Report(added, spread, pdfa, reason)
+    return Report(added, spread, pdfa, reason, removed)
 
 
 def _lines(text: PageText) -> tuple[list[TextLine], bool]:

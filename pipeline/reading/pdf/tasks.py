@@ -116,7 +116,10 @@ def _searchable(task: Task) -> dict[str, Any]:
 
     texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
     with large_files(task.path.stat().st_size + _MOST_ADDED_BYTES):
-        return searchable.write(task.path, Path(task["target"]), texts, task.progress)._asdict()
+        report = searchable.write(
+            task.path, Path(task["target"]), texts, task.progress, keep_active=task["keep_active"]
+        )
+    return report._asdict()
 
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""Turn a model's Markdown and HTML into harmless Markdown.
+"""Turn Markdown and HTML of models and documents into harmless Markdown.
 
 Of HTML only raised figures, line breaks, marks and tables remain, without attributes. Other elements of HTML become
 Markdown, or leave their text alone; a tag that HTML does not know is text of the page. Pictures become their
@@ -7,9 +7,11 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 """
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from html import escape, unescape
 from itertools import groupby
+from textwrap import dedent
 from typing import NamedTuple
 
 from pipeline.reading.export.hypertext import TAG, Tag
@@ -50,9 +52,18 @@ _LINE_END = re.compile(r"[ \t]*+\n(?![ \t]*+\n)")
 _ELSEWHERE = re.compile(r"\(\s*+<?+[a-zA-Z][\w+.-]*+:[^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\)")
 _TAG_LIKE = re.compile(r"<(?=[a-zA-Z/!?])")
 _ACTIVE = re.compile(r"<(?=[a-zA-Z/!?])|\]\(|\]:|!\[")
-_FENCE = re.compile(r"( {0,3})(`{3,}+(?=[^`\n]*+$)|~{3,}+)")
+_FENCE = re.compile(r"( {0,3})(`{3,}+(?=[^`|\n]*+$)|~{3,}+(?=[^|\n]*+$))")
+"""The start of a block of code. Some readers take a line with `|` for the head of a table."""
+_CONTAINED = re.compile(
+    r"(?P<prefix>(?:> ?)*+(?P<indent> *+))(?P<marker>(?:[-*+]|\d{1,9}[.)]) {1,4})?"
+    r"(?P<fence>`{3,}+(?=[^`|\n]*+$)|~{3,}+(?=[^|\n]*+$))"
+)
 _SPACES = re.compile(r"\s++")
 _TICKS = re.compile(r"`++")
+_SPLITS = re.compile(r"(?<!\\)\||\\\\\|")
+"""A `|` that ends a cell for some reader."""
+_ROWS = re.compile(r"^.*\n(?:(?=[^\n-]*+-)[-:| \t>*+\d.)]++|.*!\[.*)$(?:\n(?![ \t]*+$).*)*+", re.MULTILINE)
+"""Lines that may be a table: the head, the rule below it, perhaps beside a picture, and the rows up to a blank line."""
 _MATH = re.compile(r"(\$\$[^$]++\$\$|\$[^$\n]++\$)")
 
 
@@ -64,9 +75,11 @@ class Harmless(NamedTuple):
     complete: bool
 
 
-def harmless(markdown: str, *, furniture: bool = True) -> Harmless:
-    """Return a model's Markdown made harmless. Without `furniture`, leave out page numbers in tags."""
-    return _Rewriter(markdown, furniture=furniture).run()
+def harmless(markdown: str, *, furniture: bool = True, latex: bool = True, html: bool = True) -> Harmless:
+    r"""Return Markdown made harmless. Without `furniture`, leave out page numbers in tags.
+
+    `latex`: `\(` and `\[` begin formulas. Without `html`, a tag that does not remain is text of the page."""
+    return _Rewriter(markdown, furniture=furniture, latex=latex, html=html).run()
 
 
 def from_parts(html: Iterable[str | Tag]) -> str:
@@ -127,7 +140,7 @@ class _Writer:
         if last.endswith("\n\n"):
             markdown = markdown.lstrip()
         tag = next((piece for piece in reversed(self._out[-4:]) if piece.strip(" \t")), "")
-        if tag.startswith("<") and (line_end := _LINE_END.match(markdown)):
+        if tag.rstrip(" \t").endswith(">") and (line_end := _LINE_END.match(markdown)):
             # A tag alone in its line would make HTML of the lines below it, code included.
             markdown = " " + markdown[line_end.end() :]
         pair = last[-1:] + markdown[:1]
@@ -137,7 +150,7 @@ class _Writer:
     def code(self, block: str) -> None:
         """Write a fenced block of code, below a blank line, which ends any HTML."""
         self._gap()
-        self._out.append(block)
+        self._out.append(block if self._out else dedent(block))  # the end of writing strips the first line
 
     def add(self, part: str | Tag) -> None:
         if isinstance(part, Tag):
@@ -267,10 +280,10 @@ def _attributes(text: str) -> dict[str, str]:
     return {name.lower(): unescape(double or single or bare) for name, double, single, bare in found}
 
 
-def fenced(text: str) -> str:
+def fenced(text: str, language: str = "") -> str:
     """Return text as a fenced block of code."""
     fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
-    return f"{fence}\n{text}\n{fence}"
+    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def _code_span(text: str) -> str:
@@ -300,16 +313,20 @@ class _Next:
 class _Rewriter:
     """Makes Markdown harmless."""
 
-    def __init__(self, markdown: str, *, furniture: bool) -> None:
+    def __init__(self, markdown: str, *, furniture: bool, latex: bool, html: bool) -> None:
         self._markdown = markdown
         self._furniture = furniture
+        self._latex = latex
+        self._html = html
         self._writer = _Writer()
         self._complete = True
+        self._tables = deque[tuple[int, int]]()
+        """Where the rest of the text may have tables."""
 
     def run(self) -> Harmless:
         for kind, text in _fenced(self._markdown):
             if kind == "text":
-                self._text(dollars(text))
+                self._text(dollars(text) if self._latex else text)
             else:
                 self._writer.code(text)
             self._complete = self._complete and kind != "open"
@@ -319,6 +336,9 @@ class _Rewriter:
         lowered = text.lower() if "<" in text else text
         lowered = lowered if len(lowered) == len(text) else text  # some letters change their length
         following, tags = _Next(text), _Next(lowered)
+        # Where tags are left out, any line may become the rule of a table.
+        everywhere = self._html and "<" in text
+        self._tables = deque([(0, len(text))] if everywhere else (match.span() for match in _ROWS.finditer(text)))
         at = 0
         while match := _SIGN.search(text, at):
             begin = match.start()
@@ -344,7 +364,7 @@ class _Rewriter:
                     self._writer.raw("\\~" * len(match[0]))
                     at = match.end()
                 case _:  # between lines of HTML a backslash escapes nothing
-                    self._writer.raw("&lt;" if match[0] == "\\<" else match[0])
+                    self._writer.raw("&lt;" if match[0] == "\\<" and self._html else match[0])
                     at = match.end()
         self._writer.raw(text[at:])
 
@@ -358,19 +378,25 @@ class _Rewriter:
             assert run is not None
             if run[0] == ticks and (text[end - 1] != "`"):
                 span = text[match.start() : run.end()]
-                if "|" in span and _TAG_LIKE.search(span):
-                    break
-                self._writer.raw(span)
+                cut = _SPLITS.search(span) and self._in_table(match.start())
+                self._writer.raw(tables.literal(span.strip("`").strip()) if cut else span)
                 return run.end()
             end = run.end()
         self._writer.raw("\\`" * len(ticks))
         return match.end()
 
+    def _in_table(self, at: int) -> bool:
+        """Whether this place may lie in a Markdown table. `at` only grows."""
+        while self._tables and self._tables[0][1] < at:
+            self._tables.popleft()
+        return bool(self._tables) and self._tables[0][0] <= at
+
     def _formula(self, text: str, begin: int, end: int) -> int:
         """Write a formula that ends at `end`; only its sign if that is beyond the text or below a blank line."""
         sign = "$$" if text.startswith("$$", begin) else "$"
         inner = text[begin + len(sign) : end - len(sign)]
-        if end > len(text) or not inner.strip() or "\n\n" in inner:
+        linked = not self._latex and "](" in inner  # signs of money around a link
+        if end > len(text) or not inner.strip() or "\n\n" in inner or "`" in inner or linked:
             self._writer.raw(sign)
             return begin + len(sign)
         self._writer.raw(sign + (apart(inner) if sign == "$$" else apart(inner.strip())) + sign)
@@ -393,7 +419,7 @@ class _Rewriter:
         if picture is None:
             self._writer.raw("!\\[")
             return begin + 2
-        self._writer.raw(_TAG_LIKE.sub("&lt;", picture[1]).rstrip("\\"))
+        self._writer.raw(_TAG_LIKE.sub("&lt;", _SPACES.sub(" ", picture[1])).replace("`", "&#96;").rstrip("\\"))
         return picture.end()
 
     def _link(self, text: str, begin: int) -> int:
@@ -407,16 +433,16 @@ class _Rewriter:
 
     def _tag(self, text: str, begin: int, tags: _Next) -> int:
         """Write a tag as Markdown, as itself or as text, and return where to go on."""
-        if text.startswith("<!--", begin) and (end := tags.find("-->", begin)) < len(text):
+        if self._html and text.startswith("<!--", begin) and (end := tags.find("-->", begin)) < len(text):
             return end + len("-->")
         if link := _AUTOLINK.match(text, begin):
             self._writer.raw(link[0])
             return link.end()
         found = TAG.match(text, begin)
         name = found["name"].lower() if found else ""
-        known = name in _KEPT or name in _MARKS or name in _BLOCKS or name in _INLINE or _HEADING.fullmatch(name)
-        if found is None or not known:
-            self._writer.raw("&lt;")
+        known = name in _MARKS or name in _BLOCKS or name in _INLINE or _HEADING.fullmatch(name)
+        if found is None or not (name in _KEPT or name == "br" or (known and self._html)):
+            self._writer.raw("&lt;" if self._html else "\\<")
             return begin + 1
         closing, end = bool(found["end"]), found.end()
         if name == "table" and not closing:
@@ -447,9 +473,12 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of Markdown in turn: ("text" or "code", the part); "open": a block of code without its end, which
     it gets."""
     lines = markdown.split("\n")
-    start = number = 0
+    start = number = searched = 0
     while number < len(lines):
-        end, closing = _fence_end(lines, number)
+        end, closing = (0, "") if lines[number].startswith(" ") else _fence_end(lines, number)
+        if not end and number >= searched:
+            end, closing = _contained_end(lines, number)
+            end, searched = max(0, end), max(searched, -end)
         if end:
             if start < number:
                 yield "text", "\n".join(lines[start:number]) + "\n"
@@ -473,9 +502,26 @@ def _fence_end(lines: list[str], number: int) -> tuple[int, str]:
     indent, ticks = fence[1], fence[2]
     for end in range(number + 1, len(lines)):
         line = lines[end]
-        text = line.strip()
+        text = line.lstrip(" ").rstrip(" \t")
         if len(text) >= len(ticks) and text == ticks[0] * len(text) and not line.startswith("    "):
             return end + 1, ""
         if indent and text and (not line.startswith(indent) or _ACTIVE.search(line)):
             return 0, ""
     return len(lines), indent + ticks
+
+
+def _contained_end(lines: list[str], number: int) -> tuple[int, str]:
+    """As `_fence_end`, for a block in quotes and lists: all of its lines begin like the first one, so that they stay in
+    whatever contains it. Negative: the number of a line above which no such block ends."""
+    match = _CONTAINED.match(lines[number])
+    if match is None or (match["marker"] and len(match["indent"]) > 3):
+        return 0, ""
+    prefix, fence = match["prefix"] + " " * len(match["marker"] or ""), match["fence"]
+    for end in range(number + 1, len(lines)):
+        line = lines[end]
+        text = line.removeprefix(prefix).strip()
+        if len(text) >= len(fence) and text == fence[0] * len(text):
+            return (end + 1, "") if line.rstrip(" \t") == prefix + text else (-end, "")
+        if not line.startswith(prefix) and line.strip(" \t") != prefix.strip():
+            return -end, ""
+    return len(lines), prefix + fence

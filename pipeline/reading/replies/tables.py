@@ -76,7 +76,7 @@ class Table(NamedTuple):
 
 def literal(text: str) -> str:
     """Return text as Markdown that displays it, also between lines of HTML, where a backslash escapes nothing."""
-    return escaped(text).replace("\\<", "&lt;")
+    return escaped(text).replace("\\<", "&lt;").replace("![", "!\\[")
 
 
 def plain(text: str) -> str:

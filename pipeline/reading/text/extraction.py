@@ -1,6 +1,5 @@
 """Extract text from files and web pages. Runs in a child process, since libraries may hang, crash or fill memory."""
 
-import re
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,13 +12,13 @@ from pipeline.reading.files.filetype import detect_file
 from pipeline.reading.ocr import images, recognition
 from pipeline.reading.pdf import conversion, pdfium
 from pipeline.reading.pdf.pages import Options
+from pipeline.reading.replies import markup
 from pipeline.reading.sandbox.limits import Limits, Progress, check_characters, refused
 from pipeline.reading.text import charset, office
 from pipeline.reading.text.content_type import DECODED, MARKUP, PAGED, Kind, kind_of
 from pipeline.reading.text.sections import Reading, Section
 
 _PASSWORD = ("encrypted", "password")
-_EMBEDDED = re.compile(r"\]\(data:[^)\]\s]*\)")
 _LEAST_SHARE = 0.02
 _NAVIGATION = frozenset({"navigation", "search"})
 _HEADINGS = frozenset(f"h{level}" for level in range(1, 7))
@@ -83,7 +82,7 @@ def extract_page(path: Path, url: str, declared: str, limits: Limits) -> Reading
     )
     title = (facts.title if facts and facts.title else "") or (whole.title if whole else "")
     if text:
-        return Reading(" ".join(title.split()), [Section(text, source=url)])
+        return Reading(" ".join(title.split()), [Section(harmless(text, Kind.HTML), source=url)])
     sections = [Section(section.text, source=url) for section in whole.sections] if whole else []
     return Reading(" ".join(title.split()), sections)
 
@@ -115,9 +114,16 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
             raise refused(message, "encrypted") from error
         message = f"{filename} is damaged, or not a valid {kind} file: {type(error).__name__}"
         raise refused(f"{message}; export or download it again.", "corrupt") from error
-    texts = [_without_pictures(text.replace("\0", "")).strip() for text in texts]
+    texts = [harmless(text, kind) for text in texts]
     sections = [Section(text, page=page if kind in PAGED else None) for page, text in enumerate(texts, 1)]
     return Reading(" ".join(title.split()), sections)
+
+
+def harmless(text: str, kind: Kind) -> str:
+    """Return the Markdown of a converted file, in which nothing is active: no HTML, no link to a script or a file, no
+    picture."""
+    text = text.replace("\0", "").replace("\r\n", "\n").replace("\r", "\n")
+    return markup.harmless(text, latex=False, html=kind == Kind.NOTEBOOK).text
 
 
 def _without_navigation(html: str) -> str:
@@ -200,21 +206,6 @@ def _links_within(nodes: list[Any]) -> dict[int, _Links]:
         outer.links += own.links
         outer.all_inside &= own.all_inside
     return totals
-
-
-def _without_pictures(text: str) -> str:
-    """Return the Markdown with the descriptions of pictures in place of the pictures that are embedded as data."""
-    parts: list[str] = []
-    kept = searched = 0
-    for match in _EMBEDDED.finditer(text):
-        # Search backwards from the data: searching forwards, a text of `![![![…` is read to its end for each mark.
-        line = text.rfind("\n", searched, match.start()) + 1
-        begin = text.rfind("![", max(searched, line), match.start())
-        searched = match.end()
-        if begin >= 0:
-            parts += [text[kept:begin], text[begin + 2 : match.start()]]
-            kept = searched
-    return "".join((*parts, text[kept:]))
 
 
 def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Reading:

@@ -1,5 +1,6 @@
 """Parse HTML, also without its optional end tags, and write it as Markdown that displays its text as text."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from markitdown import DocumentConverterResult, converters
 from markitdown.converters._markdownify import _CustomMarkdownify
 
 from pipeline.reading.layout import inline
+from pipeline.reading.replies import markup
 
 _TABLE = frozenset({"table"})
 _LISTS = frozenset({"ul", "ol", "menu", "dl", "table", "td", "th"})
@@ -28,7 +30,10 @@ header hr main menu nav ol p pre section table ul"""
 _ENDED |= dict.fromkeys(_BLOCKS.split(), (frozenset({"p"}), frozenset({"table", "td", "th", "caption", "button"})))
 _STARTERS = frozenset(_ENDED) | {"br"}
 """The elements after which a line begins."""
+_ADDRESS = re.compile(r"https?://|#", re.IGNORECASE)
+"""How the address of a link begins that leads somewhere from the Markdown too."""
 _MARKDOWNIFY: Any = _CustomMarkdownify  # whose types lack half of its methods
+_FEED: Any = converters.RssConverter
 _MAX_FILLED = 100_000
 """How many empty cells take the places of cells that span rows, in one document."""
 
@@ -58,7 +63,10 @@ class Converter(converters.HtmlConverter):
 
     def convert_string(self, html_content: str, **_: Any) -> DocumentConverterResult:
         """Convert HTML. Raises `RecursionError`."""
-        page = Page(html_content)
+        return self.convert_page(Page(html_content))
+
+    def convert_page(self, page: Page) -> DocumentConverterResult:
+        """Convert a parsed page, which it changes."""
         for element in page(["script", "style"]):
             element.extract()
         _fill_spans(page)
@@ -68,6 +76,23 @@ class Converter(converters.HtmlConverter):
         except RecursionError:  # nested too deeply: the text alone, as markitdown does
             markdown = inline.escaped((page.find("body") or page).get_text("\n", strip=True))
         return DocumentConverterResult(markdown.strip(), title=page.title.string if page.title else None)
+
+
+class Feed(_FEED):  # type: ignore[misc]
+    """Converts RSS and Atom as markitdown does, with titles and texts escaped."""
+
+    title = ""
+    """The first title that was read, as text: the feed's, if it has one."""
+
+    def _get_flattened_text(self, *args: Any, **options: Any) -> str | None:
+        words = super()._get_flattened_text(*args, **options)
+        self.title = self.title or words or ""
+        return inline.literal(words) if words else None
+
+    def _parse_content(self, content: str, *, base_url: str = "", **_: Any) -> str:
+        page = Page(content)
+        self._resolve_content_links(page, base_url)
+        return Converter().convert_page(page).markdown
 
 
 class _Markdown(_MARKDOWNIFY):  # type: ignore[misc]
@@ -83,6 +108,22 @@ class _Markdown(_MARKDOWNIFY):  # type: ignore[misc]
         lines[first:] = map(_as_text, lines[first:])
         return "\n".join(lines)
 
+    def convert_a(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        if _ADDRESS.match(str(el.get("href", ""))):
+            return str(super().convert_a(el, text, parent_tags))
+        return _beside(el, text)
+
+    def convert_img(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  (passed by name)
+        description = " ".join(str(el.get("alt", "")).split())
+        return _beside(el, description if "_noformat" in parent_tags else inline.literal(description))
+
+    def convert_pre(self, el: Tag, text: str, parent_tags: set[str]) -> str:
+        code = text.strip("\n")
+        return f"\n\n{markup.fenced(code)}\n\n" if "```" in code else str(super().convert_pre(el, text, parent_tags))
+
+    def convert_u(self, el: Tag, text: str, parent_tags: set[str]) -> str:  # noqa: ARG002  (passed by name)
+        return text
+
     def convert_td(self, el: Tag, text: str, parent_tags: set[str]) -> str:
         return self._cell(super().convert_td, el, text, parent_tags)
 
@@ -91,6 +132,11 @@ class _Markdown(_MARKDOWNIFY):  # type: ignore[misc]
 
     def _cell(self, convert: Callable[..., Any], el: Tag, text: str, parent_tags: set[str]) -> str:
         return str(convert(el, text.replace("|", "\\|"), parent_tags))
+
+
+def _beside(el: Tag, text: str) -> str:
+    """Return the text of a link or picture, apart from one just before it: styles do this, or it would be one word."""
+    return f" {text}" if text and getattr(el.previous_sibling, "name", None) in {"a", "img"} else text
 
 
 def _begins_line(node: Any) -> bool:

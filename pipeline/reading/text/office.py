@@ -5,6 +5,7 @@ Nothing is fetched: pictures, links and attachments stay where they are.
 
 import csv
 import io
+import json
 import posixpath
 import re
 import zipfile
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from pipeline.reading.layout import inline
+from pipeline.reading.replies import markup
 from pipeline.reading.sandbox.limits import refused
 from pipeline.reading.text import charset, opendocument
 from pipeline.reading.text.content_type import Kind
@@ -51,24 +53,17 @@ def convert(kind: Kind, data: bytes, filename: str) -> Converted:
         return _READERS[kind](data, filename)
     from markitdown import StreamInfo, converters  # noqa: PLC0415  (0.8 s)
 
+    from pipeline.reading.text import hypertext  # noqa: PLC0415
+
     classes: Mapping[Kind, tuple[Any, str]] = {
         Kind.DOCX: (converters.DocxConverter, ".docx"),
         Kind.PPTX: (converters.PptxConverter, ".pptx"),
-        Kind.FEED: (converters.RssConverter, ".xml"),
-        Kind.NOTEBOOK: (converters.IpynbConverter, ".ipynb"),
     }
     converter, suffix = classes[kind]
-    encoding = None
-    if kind == Kind.NOTEBOOK:
-        data, encoding = charset.decode(data, filename).encode(), "utf-8"
-    info = StreamInfo(extension=suffix, charset=encoding)
     reader = converter()
-    if kind in {Kind.DOCX, Kind.PPTX}:
-        from pipeline.reading.text import hypertext  # noqa: PLC0415
-
-        reader._html_converter = hypertext.Converter()  # noqa: SLF001  (markitdown has no other way)
-    converted = reader.convert(io.BytesIO(data), info)
-    text = str(converted.markdown).replace("\r\n", "\n")
+    reader._html_converter = hypertext.Converter()  # noqa: SLF001  (markitdown has no other way)
+    converted = reader.convert(io.BytesIO(data), StreamInfo(extension=suffix))
+    text = str(converted.markdown)
     return str(converted.title or ""), _SLIDE.split(text)[1:] if kind == Kind.PPTX else [text]
 
 
@@ -88,7 +83,7 @@ def from_html(html: str) -> Converted:
     from pipeline.reading.text import hypertext  # noqa: PLC0415
 
     converted = hypertext.Converter().convert_string(html)
-    return str(converted.title or ""), [converted.markdown.replace("\r\n", "\n")]
+    return str(converted.title or ""), [converted.markdown]
 
 
 def _html(data: bytes, filename: str) -> Converted:
@@ -188,6 +183,34 @@ def _words(node: Any) -> str:
     return " ".join("".join(node.itertext()).split())
 
 
+def _feed(data: bytes, _: str) -> Converted:
+    from markitdown import StreamInfo  # noqa: PLC0415
+
+    from pipeline.reading.text import hypertext  # noqa: PLC0415
+
+    reader = hypertext.Feed()
+    converted = reader.convert(io.BytesIO(data), StreamInfo(extension=".xml"))
+    return reader.title if converted.title else "", [converted.markdown]
+
+
+def _notebook(data: bytes, filename: str) -> Converted:
+    """Convert a notebook: its cells of Markdown as they are, others as blocks of code, without outputs."""
+    notebook = json.loads(charset.decode(data, filename).removeprefix("\ufeff"))
+    parts: list[str] = []
+    title = ""
+    for cell in notebook["cells"]:
+        source = "".join(cell.get("source", ""))
+        match cell.get("cell_type"):
+            case "markdown":
+                parts.append(source)
+                title = title or next((line[2:] for line in source.splitlines() if line.startswith("# ")), "")
+            case "code":
+                parts.append(markup.fenced(source, "python"))
+            case "raw":
+                parts.append(markup.fenced(source))
+    return str(notebook.get("metadata", {}).get("title", title)), ["\n\n".join(parts)]
+
+
 def _mail(data: bytes, filename: str) -> Converted:
     """Convert an e-mail: subject, sender, recipients, date, names of attachments, and its HTML or else plain text."""
     from email import message_from_bytes, policy  # noqa: PLC0415
@@ -247,4 +270,6 @@ _READERS: Mapping[Kind, Callable[[bytes, str], Converted]] = {
     Kind.CSV: _csv,
     Kind.EPUB: _book,
     Kind.MAIL: _mail,
+    Kind.FEED: _feed,
+    Kind.NOTEBOOK: _notebook,
 }

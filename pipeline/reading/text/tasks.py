@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.reading.replies import markup
 from pipeline.reading.sandbox.limits import Task, check_characters
 from pipeline.reading.text import audio_tags, extraction, units, zip_archive
-from pipeline.reading.text.content_type import kind_of, text_type
+from pipeline.reading.text.content_type import DECODED, kind_of, text_type
 from pipeline.reading.text.sections import Reading
 
 
@@ -36,7 +37,13 @@ def _units(task: Task) -> dict[str, Any]:
         return {"type": None, "pages": []}
     reading = extraction.read_text(kind, task.path.read_bytes(), name, task.limits)
     check_characters(sum(len(section.text) for section in reading.sections), name, task.limits)
-    return {"type": accepted, "pages": [part for section in reading.sections for part in units.parted(section.text)]}
+    pages: list[str] = []
+    for section in reading.sections:
+        # A document's text is Markdown, and a cut may lie within code, whose rest then begins a page.
+        text = markup.fenced(section.text) if section.plain and kind not in DECODED else section.text
+        parts = units.parted(text)
+        pages += parts if len(parts) == 1 or kind in DECODED else [extraction.harmless(part, kind) for part in parts]
+    return {"type": accepted, "pages": pages}
 
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {

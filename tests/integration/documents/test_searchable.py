@@ -1,5 +1,8 @@
 """The searchable PDF of a document: made once from the submitted file and the result's words."""
 
+from dataclasses import replace
+
+import pikepdf
 import pypdfium2
 import pytest
 
@@ -74,6 +77,20 @@ def test_a_page_with_a_text_layer_gets_no_other(context: Context) -> None:
         path = searchable.searchable_pdf(context, document_id)
         assert words(path) == ["Its", "own", "text"]
         assert path.read_bytes() == files.source_path(context.settings, document_id, "pdf").read_bytes()
+
+
+def test_the_setting_for_active_content_applies_at_once(context: Context) -> None:
+    document_id = converted(context, "openai", "Its own text", None, scan=False)
+    source = files.source_path(context.settings, document_id, "pdf")
+    with pikepdf.open(source, allow_overwriting_input=True) as pdf:
+        pdf.Root.OpenAction = pikepdf.Dictionary(S=pikepdf.Name.JavaScript, JS=pikepdf.String("app.alert(1)"))
+        pdf.save(source)
+    without = searchable.searchable_pdf(context, document_id)
+    assert searchable.report(context, document_id)["removed"]
+    assert words(without) == ["Its", "own", "text"]
+    documents = context.settings.documents.model_copy(update={"keep_active_content": True})
+    keeping = replace(context, settings=context.settings.model_copy(update={"documents": documents}))
+    assert searchable.searchable_pdf(keeping, document_id).read_bytes() == source.read_bytes() != without.read_bytes()
 
 
 def test_there_is_none_without_the_file_a_result_or_pages(context: Context) -> None:

@@ -134,7 +134,7 @@ def test_a_scan_becomes_pdfa_and_other_files_do_not_claim_it(tmp_path: Path) -> 
     assert claim(scan) == ("2b", "2B", "intent")
     assert claim(text_pdf(tmp_path / "text.pdf", [["Its own"]])) == ("", "", None)
     with pikepdf.open(scan, allow_overwriting_input=True) as pdf:
-        pdf.Root.OpenAction = pikepdf.Dictionary(S=pikepdf.Name.JavaScript, JS=pikepdf.String("app.alert(1)"))
+        pdf.Root.AcroForm = pikepdf.Dictionary(Fields=pikepdf.Array())
         pdf.save(scan)
     assert claim(scan) == ("", "", None)
     claimed = scanned_pdf(tmp_path / "claimed.pdf", ["x"])

@@ -1,7 +1,6 @@
 """Hostile replies: nothing of them is active, and none takes long."""
 
 import json
-import re
 import subprocess
 import sys
 from typing import get_args
@@ -9,83 +8,11 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from pipeline.reading.replies.form import MAX_CHARACTERS, Form, Kind, Region
 from pipeline.reading.replies.reply import parse
+from tests.support.active_markdown import ATTACKS, active
 from tests.support.model_replies import SIZE
-
-_MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
-_WRITTEN = re.compile(r'</?(?:sub|sup|mark|table|tr|t[dh])(?: (?:row|col)span="\d+")*>|<br>')
-_TAG = re.compile(r"<[a-zA-Z/!?].{0,20}")
-_LINK = re.compile(r"(?:https?://|mailto:|#|\Z)", re.IGNORECASE)
-
-
-def _active(markdown):
-    """The pictures, tags and links that a Markdown reader with HTML would show, except harmless ones."""
-    found = []
-
-    def walk(tokens):
-        for token in tokens:
-            if token.type in {"html_block", "html_inline"}:
-                found.extend(_TAG.findall(_WRITTEN.sub("", token.content)))
-            elif token.type == "image":
-                found.append(token.attrs["src"])
-            elif token.type == "link_open" and not _LINK.match(token.attrs["href"]):
-                found.append(token.attrs["href"])
-            walk(token.children or ())
-
-    walk(_MARKDOWN.parse(markdown))
-    return found
-
-
-ATTACKS = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "<svg onload=alert(1)><p>x</p></svg>",
-    "<iframe src=//example.org></iframe>",
-    "<x-a onclick=alert(1)>x</x-a>",
-    "<scr<b>ipt>alert(1)</scr</b>ipt>",
-    "<sub>\n<x onload=alert(1)>\n</sub>",
-    "<a href=javascript:alert(1)>x</a>",
-    "[x](javascript:alert(1))",
-    "[x](&#106;avascript:alert(1))",
-    "[a [b]](data:text/html,x)",
-    "[x]\n\n[x]: javascript:alert(1)",
-    "> [x]\n\n> [x]: javascript:alert(1)",
-    "[x\ny]: javascript:alert(1)\n\n[x\ny]",
-    "<javascript:alert(1)>",
-    "![x](https://example.org/pixel.png)",
-    "![x][y]\n\n[y]: https://example.org/pixel.png",
-    "![a [b](c)](https://example.org/pixel.png)",
-    "- a\n  ```\n<script src=x></script>\n  ```",
-    "`a\n# <x onload=1>`",
-    "| `a | <x onload=1>` |\n|---|---|\n| `b | <x onload=1>` |",
-    "$a\n<x onload=1>$",
-    "$<x onload=1>$",
-    "\\(<x onload=1>\\)",
-    "<table><tr><td onclick=x><img src=x onerror=y>z</td></tr></table>",
-    "<table><tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td></tr></table>",
-    "<!-- --><script>x</script>",
-    "<!-- a",
-    "<?php x ?>",
-    "\\<script>alert(1)</script>",
-    "![\\](x)<script>alert(1)</script>",
-    "<b>![</b>x](https://example.org/a.png)",
-    "[<b>x</b>](javascript:alert(1))",
-    "[x]<b></b>(javascript:alert(1))",
-    "[x](javascript:alert(1))(javascript:alert(1))",
-    "!<b></b>[x](https://example.org/a.png)",
-    "<<b></b>script src=x>",
-    "`<b></b>``<x onload=1>``",
-    "`<x onload=1>`<b></b>``b``",
-    "<sub>\n```\n<x onload=1>\n```",
-    "<sub>\n`<x onload=1>`",
-    "<br> <b></b>\n`<x onload=1>`",
-    "<span>~~~\n~~~\n<x onload=1>\n~~~",
-    "- ```\n  a\n  ```\n  <x onload=1>",
-    "  ```\na\n```\n<x onload=1>\n```",
-]
 
 
 def _replies(text):
@@ -108,7 +35,7 @@ def _replies(text):
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_active_is_left(attack):
     for form, raw in _replies(attack):
-        assert _active(parse(form, raw, SIZE).text) == [], form.kind
+        assert active(parse(form, raw, SIZE).text) == [], form.kind
 
 
 _MARKS = """$$ ]( ![ ]: --> <!-- <x y= <b> </b> <sub> </sub> <br> <p> <pre> <code> </code> <math> </math>
@@ -123,7 +50,7 @@ _PIECES = st.sampled_from(
 def test_no_combination_of_markup_becomes_active(text):
     for form, raw in _replies(text):
         parsed = parse(form, raw, SIZE)
-        assert _active(parsed.text) == [], form.kind
+        assert active(parsed.text) == [], form.kind
         assert all(isinstance(region, Region) for region in parsed.regions)
 
 

@@ -7,7 +7,8 @@ from zipfile import ZipFile
 import pytest
 
 from pipeline.engine.errors import UnitError
-from pipeline.reading.text import office
+from pipeline.reading.sandbox.limits import Limits
+from pipeline.reading.text import extraction, office
 from pipeline.reading.text.content_type import Kind
 from tests.support.opendocuments import open_document
 
@@ -36,6 +37,27 @@ from tests.support.opendocuments import open_document
 )
 def test_html_becomes_markdown(html: str, markdown: str) -> None:
     assert office.from_html(html)[1] == [markdown]
+
+
+@pytest.mark.parametrize(
+    ("html", "markdown"),
+    [
+        (
+            "<ol><li>a<ul><li>b<pre>&lt;c>\n\n  [d](e)</pre></ul></ol>",
+            "1. a\n   * b\n\n     ```\n     <c>\n\n       [d](e)\n     ```",
+        ),
+        ("<ul><li><pre>&lt;c></pre></ul>", "* ```\n  <c>\n  ```"),
+        ("<blockquote><pre>&lt;c></pre></blockquote>", "> ```\n> <c>\n> ```"),
+        ("<pre>a\n```\nb</pre>", "````\na\n```\nb\n````"),
+        ("<p><code>Array&lt;a | b></code></p>", "`Array<a | b>`"),
+        ("<table><tr><th>a<tr><td><code>Array&lt;a|b></code></table>", "| a |\n| --- |\n| `Array<a\\|b>` |"),
+        ('<p>(A$) <a href="https://example.org">b</a> (C$)</p>', "(A$) [b](https://example.org) (C$)"),
+        ("<p>\\(a_b\\) costs $5, &lt;b> $6</p>", "\\\\(a_b\\\\) costs $5, \\<b> $6"),
+        ('<p><a href="/a"><img src="b" alt="c_d_"></a><a href="x.html">e</a></p>', "c_d\\_ e"),
+    ],
+)
+def test_what_is_harmless_stays(html: str, markdown: str) -> None:
+    assert extraction.read_text(Kind.HTML, html.encode(), "a.html", Limits()).text == markdown
 
 
 def test_an_open_documents_text_and_notes_stay_text(tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_menus_contents_and_links_of_headings_to_themselves_are_not_text(tmp_pat
         "# Guide",
         "The [lantern](#oil) burns.",
         "## Oil",
-        "* [Rape](/x) is cheap, fish is not",
-        "* [See also](/see)",
+        "* Rape is cheap, fish is not",
+        "* See also",
     ]
     menu = written(tmp_path / "menu.html", '<nav><ul><li><a href="/a">One thing</a></ul></nav>')
     assert "One thing" in read(menu).text, "the only text of the page is lost"

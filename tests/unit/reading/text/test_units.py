@@ -137,7 +137,7 @@ def test_a_delivered_email_needs_no_suffix(tmp_path: Path):
             "page.pdf",
             "<!doctype html><html><body><nav><a href='/'>Home</a></nav><h1>T</h1>",
             "html",
-            "[Home](/)\n\n# T",
+            "Home\n\n# T",
         ),
     ],
 )
