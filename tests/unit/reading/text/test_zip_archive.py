@@ -139,6 +139,16 @@ def test_a_second_file_of_a_name_is_refused(tmp_path: Path) -> None:
     assert [bool(reason) for reason in found.values()] == [False, True, True, True]
 
 
+def test_no_reason_names_a_path_of_this_machine(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 150] * 30)
+    found = reasons(archive(tmp_path / "a.zip", {"a.pdf": PDF, "a.pdf/b.pdf": PDF, f"{deep}/c.pdf": PDF}))
+    assert [*(found or {}).values()] == [
+        "",
+        "it cannot be unpacked: File exists",
+        "it cannot be unpacked: File name too long",
+    ]
+
+
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
     assert refused(archive(tmp_path / "ratio.zip", {"a.pdf": bytes(50_000_000)})) == "too_large"
 
