@@ -6,8 +6,7 @@ import pytest
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading.sandbox.limits import Unwanted
-from pipeline.reading.text import chunks
-from pipeline.reading.text.chunks import Chunk, count_tokens, split
+from pipeline.reading.text.chunks import Chunk, _count, count_tokens, split
 from pipeline.reading.text.sections import Reading, Section
 
 SENTENCE = "The quick brown fox jumps over the lazy dog. "
@@ -92,7 +91,7 @@ def test_splitting_stops_when_it_is_not_wanted():
 def test_the_words_of_a_text_are_counted_once_each():
     """Counting whole chunks anew took 80 % of the time for the chunks of a large document."""
     text = "We’ll see 1,234.50 € of Straße, I'm (told) ²/3 é: 中文 | end...  Then **it**, \n\n- `goes` on. x, y " * 40
-    chunks._count.cache_clear()
+    _count.cache_clear()
     tokens = count_tokens(text)
-    assert chunks._count.cache_info().misses < 20
-    assert tokens == chunks._count.__wrapped__(text)
+    assert _count.cache_info().misses < 20
+    assert tokens == _count.__wrapped__(text)
