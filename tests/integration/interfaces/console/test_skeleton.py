@@ -117,7 +117,8 @@ def test_a_wrong_key_is_refused_and_attempts_are_limited(
     statuses = {client.post("/console/login", data={"key": f"no{n}"}, headers=BROWSER).status_code for n in range(6)}
     assert statuses == {401, 429}
     assert client.post("/console/login", data={"key": secret}, headers=BROWSER).status_code == 429
-    assert client.get("/api/v1/documents", headers={"x-api-key": secret}).status_code == 200  # shared addresses keep working
+    # The API goes on to accept right keys: others may share the address.
+    assert client.get("/api/v1/documents", headers={"x-api-key": secret}).status_code == 200
 
 
 def test_login_redirects_to_console_pages_only(context: Context, connect: Connect) -> None:
