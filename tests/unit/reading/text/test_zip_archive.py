@@ -149,6 +149,17 @@ def test_no_reason_names_a_path_of_this_machine(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_whose_data_is_damaged_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", {"a.md": b"# words " * 500, "b.md": b"# words"})
+    content = bytearray(path.read_bytes())
+    at = content.index(b"a.md") + 4
+    content[at : at + 6] = b"\xff" * 6
+    path.write_bytes(content)
+    found = reasons(path)
+    assert found is not None
+    assert [bool(reason) for reason in found.values()] == [True, False]
+
+
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
     assert refused(archive(tmp_path / "ratio.zip", {"a.pdf": bytes(50_000_000)})) == "too_large"
 
