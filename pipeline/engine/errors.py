@@ -1,5 +1,6 @@
 """Errors of units of work, as facts to decide by."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,3 +89,25 @@ class UserError(PenstockError):
     def __init__(self, message: str, *, code: str = "invalid") -> None:
         super().__init__(message)
         self.code = code
+
+
+_UNTOLD = {
+    **dict.fromkeys(("io_error", "io"), "the server cannot read or write a file; its log says which"),
+    "permission": "the server may not read or write a file of its own; its log says which",
+    "unreadable": "the server cannot read a file of its own; its log says which",
+    "output": "the server cannot write a file of its own; its log says which",
+    "disk_full": "no space left on the disk of the server",
+    "installation": "the server's database and data folder do not belong together; its log says more",
+    "schema": "the server's database is not up to date: run `penstock migrate` there",
+}
+"""What replaces messages with paths, by code."""
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/'\"]+/)+(?=[^\s/'\"])")
+
+
+def told(error: Exception) -> str:
+    """Return why, in words for callers, who learn no path of this machine. The log may have the error itself."""
+    if isinstance(error, PenstockError):
+        return _UNTOLD.get(getattr(error, "code", ""), str(error))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return _FOLDERS.sub("", str(error))

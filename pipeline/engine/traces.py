@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine import accounts, kept_answers
+from pipeline.engine.errors import PenstockError, told
 from pipeline.engine.tables import Base, RowId, UtcDateTime, storable, table_of
 
 PREVIEW_CHARS = 500
@@ -99,7 +100,8 @@ class CallCursor(Base):
 
 def message_of(error: Exception) -> str:
     """An error's text for rows: storable in every database, and cut."""
-    return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+    text = str(error) if isinstance(error, PenstockError) else told(error)
+    return storable(text or type(error).__name__)[:MAX_ERROR_CHARS]
 
 
 def preview(text: str) -> str:

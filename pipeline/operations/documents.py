@@ -11,7 +11,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
 from pipeline.engine.accounts import OverCap
-from pipeline.engine.errors import PenstockError, UnitError, UserError
+from pipeline.engine.errors import PenstockError, UnitError, UserError, told
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import archive as archives
@@ -278,7 +278,7 @@ def _submit_archived(caller: Caller, entry: Entry, options: Options | None, unti
     try:
         return ArchivedFile(entry.name, submit_upload.by(caller, entry.path, entry.path.name, options))
     except UserError as error:
-        return ArchivedFile(entry.name, None, str(error))
+        return ArchivedFile(entry.name, None, told(error))
 
 
 @contextmanager
@@ -613,7 +613,7 @@ def act(
             VERBS[verb].by(caller, document_id, **options)
             done += 1
         except PenstockError as error:
-            skipped.append(Skipped(document_id, str(error)))
+            skipped.append(Skipped(document_id, told(error)))
     return done, skipped
 
 

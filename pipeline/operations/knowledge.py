@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 from uuid import uuid4
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UserError, told
 from pipeline.engine.presence import Presence
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import directory, intake, queries, service, texts
@@ -211,7 +211,7 @@ def act(caller: Caller, verb: Verb, base_id: str, item_ids: Iterable[str]) -> tu
             _act(context, verb, of_base, item_id)
             done.append(item_id)
         except UserError as error:
-            skipped.append(Skipped(item_id, str(error)))
+            skipped.append(Skipped(item_id, told(error)))
     if verb is Verb.DELETE and done:
         service.delete_items(context, *done)
     return len(done), skipped

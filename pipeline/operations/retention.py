@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 
 from pipeline.engine import events
+from pipeline.engine.errors import told
 from pipeline.engine.outbox import EVENTS
 from pipeline.flows import flows
 from pipeline.providers import calls
@@ -44,7 +45,7 @@ def _prune(context: Context, flow: str, kind: Retention, *, dry_run: bool) -> Pr
         removed = (kind.due if dry_run else kind.remove)(context)
     except Exception as error:
         log.exception("prune.failed", flow=flow, kind=kind.name, error=type(error).__name__)
-        return replace(about, error=str(error) or type(error).__name__)
+        return replace(about, error=told(error) or type(error).__name__)
     if removed and not dry_run:
         log.info("prune.removed", flow=flow, kind=kind.name, count=removed)
     return replace(about, removed=removed)

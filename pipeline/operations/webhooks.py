@@ -56,7 +56,10 @@ def call_back(caller: Caller, callbacks: Sequence[tuple[str, Mapping[str, str]]]
     """
     context = caller.context
     check_callbacks(caller, [url for url, _ in callbacks])
-    ids = [service.create_callback(context, url, replace(task, headers=dict(headers))) for url, headers in callbacks]
+    ids = [
+        service.create_callback(context, url, replace(task, headers=dict(headers)), caller.id)
+        for url, headers in callbacks
+    ]
     # Read after the endpoints exist: they get later changes as events.
     views = queries_of_documents.documents_by_id(context, list(task.documents))
     states = [(view.id, view.status.name.lower(), {"error": view.error, "pages": view.pages}) for view in views]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.errors import ErrorKind, UnitError, UserError, told
 from pipeline.providers import presets
 from pipeline.providers.presets import Fields, Preset, Task
 from pipeline.providers.protocols import (
@@ -103,7 +103,9 @@ class Asking:
         try:
             own = profile.prompt
         except ValueError as error:
-            raise UserError(f"the prompt file of the settings cannot be used: {error}", code="settings") from error
+            raise UserError(
+                f"the prompt file of the settings cannot be used: {told(error)}", code="settings"
+            ) from error
         task: Task = "page" if "page" in preset.prompts else "text"
         prompts = {**preset.prompts, task: own} if own else preset.prompts
         sampling = dict(preset.sampling)

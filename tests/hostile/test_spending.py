@@ -308,6 +308,43 @@ class TestResume:
         assert ann.spent <= 9
 
 
+class TestEscalation:
+    @pytest.fixture
+    def cap(self) -> str:
+        return "9"
+
+    def test_simultaneous_escalations_by_two_keys_pay_each_page_once(
+        self, context: Context, ann: Key, bob: Key
+    ) -> None:
+        document_id = doubtful(context, 3)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda key: escalate(key, document_id), [ann, bob] * 8))
+        assert {answer.status_code for answer in answers} == {202}
+        assert ann.reserved + bob.reserved == pytest.approx(3 * PRICE)
+        for number in (1, 2, 3):
+            call(context, document_id, number)
+        assert sorted((ann.spent, bob.spent)) == [0, pytest.approx(3 * PRICE)], "one request sent them all"
+
+    def test_simultaneous_escalations_by_one_key_pass_no_cap(self, context: Context, ann: Key) -> None:
+        document_ids = [doubtful(context, 1) for _ in range(24)]
+        with ThreadPoolExecutor(12) as pool:
+            answers = Counter(pool.map(lambda each: escalate(ann, each).status_code, document_ids))
+        assert answers == {202: 8, 429: 16}
+        assert ann.reserved == pytest.approx(8 * PRICE)
+
+
+def doubtful(context: Context, pages: int) -> str:
+    """A converted document whose pages are all doubtful."""
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * pages)
+    with context.db.transaction() as session:
+        session.execute(update(PAGES).where(PAGES.c.document_id == document_id).values(doubtful=True, confidence=0.5))
+    return document_id
+
+
+def escalate(key: Key, document_id: str) -> Any:
+    return key.http.post(f"{API}/documents/{document_id}/escalate", json={"provider": "ai"})
+
+
 def act_on(key: Key, verb: str, document_id: str) -> Any:
     return key.http.post(f"{API}/documents/actions/{verb}", json={"ids": [document_id]}).json()
 

@@ -10,6 +10,7 @@ from pipeline.engine.tables import Base, RowId, UtcDateTime, table_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
 
 MAX_URL, MAX_DESCRIPTION, MAX_PREVIEW, MAX_ERROR = 2000, 200, 300, 500
+OWNER_CHARS = 9
 
 
 class Endpoint(Base):
@@ -18,6 +19,7 @@ class Endpoint(Base):
     __tablename__ = "webhook_endpoints"
 
     id: Mapped[str] = mapped_column(String(20), primary_key=True)
+    """The first `OWNER_CHARS` of a callback's id are the same for all of one caller."""
     url: Mapped[str] = mapped_column(String(MAX_URL))
     secret: Mapped[str] = mapped_column(String(100))
     """`whsec_…`, which signs deliveries. Penstock shows it once, at its creation; no view and no log contains it."""

@@ -18,7 +18,7 @@ from pipeline.engine.tables import insert_if_absent, portions
 from pipeline.engine.transaction import Tx
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import VIEW
-from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTION, MAX_URL
+from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTION, MAX_URL, OWNER_CHARS
 from pipeline.flows.webhooks.plan import SEND
 from pipeline.flows.webhooks.queries import DeliveryView, EndpointView, UnknownDelivery, UnknownEndpoint
 from pipeline.flows.webhooks.rules import message
@@ -79,11 +79,11 @@ def create(context: Context, url: str, types: Sequence[str] = (), description: s
     return Created(context.db.run(act), secret)
 
 
-def create_callback(context: Context, url: str, callback: Callback) -> str:
+def create_callback(context: Context, url: str, callback: Callback, caller: str) -> str:
     """Add an endpoint for the messages about a task, and return its id: that of the existing one if the same request
     came before and still waits. Call `report` then: documents may rest already.
 
-    Raises `UserError` for an invalid address, or with `max_endpoints` open callbacks.
+    Raises `UserError` for an invalid address, with `max_endpoints` open callbacks, or half as many of this caller.
     """
     check_url(url)
     identity = json.dumps([url, callback.task_id, callback.headers], sort_keys=True)
@@ -93,10 +93,13 @@ def create_callback(context: Context, url: str, callback: Callback) -> str:
         opened = (ENDPOINTS.c.description == hashlib.sha256(identity.encode()).hexdigest(), ENDPOINTS.c.active)
         if existing := tx.execute(select(ENDPOINTS.c.id).where(*opened)).scalar():
             return str(existing)
-        if _count(tx, ENDPOINTS.c.callback.is_not(None), ENDPOINTS.c.active) >= most:
-            raise UserError(
-                f"{most} callbacks are under way already (webhooks.max_endpoints)", code="too_many_requests"
-            )
+        under_way = (ENDPOINTS.c.callback.is_not(None), ENDPOINTS.c.active)
+        if (
+            _count(tx, *under_way) >= most
+            or _count(tx, *under_way, ENDPOINTS.c.id.startswith(endpoint_id[:OWNER_CHARS])) >= (most + 1) // 2
+        ):
+            message = f"{most} callbacks, or half as many of yours, are under way already (webhooks.max_endpoints)"
+            raise UserError(message, code="too_many_requests")
         row = {
             "id": endpoint_id,
             "url": url,
@@ -116,7 +119,7 @@ def create_callback(context: Context, url: str, callback: Callback) -> str:
         tx.launch("webhooks", SEND)
         return endpoint_id
 
-    endpoint_id = f"cb_{uuid4().hex[:16]}"
+    endpoint_id = f"cb_{hashlib.sha256(caller.encode()).hexdigest()[:6]}{uuid4().hex[:10]}"
     return context.db.run(act)
 
 

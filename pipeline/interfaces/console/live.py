@@ -20,7 +20,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from markupsafe import escape
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UserError, told
 from pipeline.interfaces.console.page import piece
 from pipeline.interfaces.http import streams as feeds
 from pipeline.interfaces.http.dependencies import ByCaller, reader
@@ -133,7 +133,7 @@ class Topic:
         try:
             fragments, cost_s = await run_sync(self._fragments, limiter=self.threads)
         except UserError as error:  # the subject was deleted: show the error
-            self._show({"said": _SAID.format(piece("said_words.html", words=str(error), bad=True))})
+            self._show({"said": _SAID.format(piece("said_words.html", words=told(error), bad=True))})
             return None
         except Exception as error:  # noqa: BLE001  # the next rendering may succeed
             log.warning(

@@ -41,12 +41,14 @@ def log_in(
     key: Annotated[Key, Form()],
     to: Annotated[Line, Form(alias="next")] = "",
 ) -> Response:
-    """Start a session for this key, in a cookie that no script can read. 401 for a wrong key, 429 after too many."""
+    """Start a session for this key, in a cookie that no script can read. 401 for a wrong key; 429 after too many, also
+    for a right one."""
+    tries = f"wrong:{request.client.host if request.client else 'local'}"
+    quotas.take(tries, WRONG_KEYS, reason="too many wrong keys")
     api_key = api_keys.authenticate(context, key)
     if api_key is None:
-        address = request.client.host if request.client else "local"
-        quotas.take(f"wrong:{address}", WRONG_KEYS, reason="too many wrong keys")
         return _form(request, to, "Invalid key: it is wrong, expired or revoked.", 401)
+    quotas.take(tries, WRONG_KEYS, -1)
     # A TLS proxy may forward plain HTTP: the page's own address shows whether the browser used TLS.
     origin = request.headers.get("origin", "null")
     secure = origin.startswith("https:") if origin != "null" else bool(context.settings.api.tls_certificate)

@@ -1,7 +1,7 @@
 """Errors as problem details (RFC 9457): `application/problem+json`, `detail` a string, `code` a word for programs.
 
-Endpoints raise the errors of the services; one table gives each code its status. The log, and not the answer, holds
-what a caller cannot mend, such as paths of this machine.
+Endpoints raise the errors of the services; one table gives each code its status. `told` words them; the log holds what
+a caller cannot mend, such as paths of this machine.
 """
 
 import json
@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, told
 from pipeline.engine.tables import storable
 from pipeline.reading.sandbox.limits import NO_READER
 from pipeline.storage.database import is_passing
@@ -80,18 +80,6 @@ STATUS: dict[str, int] = {
     "disk_full": 507,
 }
 """HTTP status by an error's code. Other codes that begin with `unknown_` get 404, all others 422."""
-
-_UNTOLD = {
-    "io_error": "the server cannot read or write a file; its log says which",
-    "io": "the server cannot read or write a file; its log says which",
-    "permission": "the server may not read or write a file of its own; its log says which",
-    "unreadable": "the server cannot read a file of its own; its log says which",
-    "output": "the server cannot write a file of its own; its log says which",
-    "disk_full": "the server's disk is full",
-    "installation": "the server's database and data folder do not belong together; its log says more",
-    "schema": "the server's database is not up to date: run `penstock migrate` there",
-}
-"""Details that replace messages with paths, by code."""
 
 
 class Invalid(BaseModel):
@@ -237,7 +225,7 @@ def _expected(error: PenstockError) -> ProblemResponse:
     if status in {429, 503}:
         retry_after_s = getattr(error, "retry_after_s", None)
         headers.setdefault("Retry-After", str(max(1, round(retry_after_s or RETRY_S))))
-    return ProblemResponse(status, _UNTOLD.get(code, str(error)), code, headers)
+    return ProblemResponse(status, told(error), code, headers)
 
 
 def _http(error: HTTPException, method: str) -> tuple[str, str]:

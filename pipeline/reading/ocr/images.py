@@ -13,7 +13,7 @@ from uuid import uuid4
 import pi_heif
 from PIL import Image, ImageOps, TiffImagePlugin
 
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError, told
 from pipeline.reading.files.filetype import detect_file
 from pipeline.reading.ocr.rendition import PictureFacts, Rendition
 
@@ -253,5 +253,5 @@ def save_page(
             save(picture, path, "JPEG", quality=90, subsampling=0)
         facts.write(path)
     except OSError as error:
-        raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
+        raise UnitError(f"The picture of page {number} cannot be written: {told(error)}", code="io") from error
     return path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from PIL import Image
 
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError, told
 from pipeline.reading.layout.model import PageContent, Region, RegionKind
 from pipeline.reading.layout.rotation import turn_box
 from pipeline.reading.ocr import orientation
@@ -73,7 +73,7 @@ def regions(picture: Image.Image, content: PageContent, threads: int) -> tuple[R
         try:
             detected = list(_distinct(_candidates(session.run(None, {session.get_inputs()[0].name: _pixels(turned)}))))
         except Exception as error:  # of onnxruntime or NumPy
-            raise UnitError(f"The layout model failed: {error}", code="layout_failed") from error
+            raise UnitError(f"The layout model failed: {told(error)}", code="layout_failed") from error
     width, height = (content.height, content.width) if angle in {90, 270} else (content.width, content.height)
     across, down = width / _WIDTH, height / _HEIGHT
     return tuple(
@@ -95,7 +95,7 @@ def _session(threads: int) -> Any:
         try:
             _SHARED.session = _SHARED.prepared if threads == 1 and _SHARED.prepared else _load(threads)
         except Exception as error:  # noqa: BLE001  # onnxruntime raises many types
-            _SHARED.failure = str(error) or type(error).__name__
+            _SHARED.failure = told(error) or type(error).__name__
     if _SHARED.failure:
         message = f"The layout model cannot be loaded: {_SHARED.failure}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="layout_unavailable")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError, told
 from pipeline.reading.layout.certainty import DOUBTFUL, UNCERTAIN
 from pipeline.reading.layout.model import Line, Rule
 from pipeline.reading.ocr import direction, markers, orientation, typography
@@ -79,13 +79,13 @@ def read(image: Image.Image, threads: int) -> Reading:
         try:
             engine = _SHARED.engine = _SHARED.engine or Engine(threads)
         except Exception as error:
-            message = f"The OCR engine cannot be started: {error}"
+            message = f"The OCR engine cannot be started: {told(error)}"
             raise UnitError(message, kind=ErrorKind.PERMANENT, code="ocr_unavailable") from error
         try:
             located = engine.locate(padded(smaller))
             pieces = direction.read_pieces(located.quads, located.read)
         except Exception as error:  # types of the engine, OpenCV, onnxruntime and NumPy
-            raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
+            raise UnitError(f"Text recognition failed: {told(error)}", code="ocr_failed") from error
     enlarged = image.width / smaller.width
     grey = smaller.convert("L")
     legible = direction.legible(pieces)

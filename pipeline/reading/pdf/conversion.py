@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from PIL import Image
 
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError, told
 from pipeline.reading.files.filetype import detect_file
 from pipeline.reading.files.source import ACCEPTED
 from pipeline.reading.layout import certainty, legibility
@@ -126,9 +126,9 @@ def _type_of(source: Path) -> str:
     try:
         detected = detect_file(source)
     except FileNotFoundError as error:
-        raise UnitError(f"{source} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+        raise UnitError(f"{source.name} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
     except OSError as error:
-        message = f"{source.name} cannot be read: {error}"
+        message = f"{source.name} cannot be read: {told(error)}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
     if detected is None:
         message = f"{source.name} is not of a supported type; {ACCEPTED} are accepted."

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine import privacy
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import UnitError, told
 from pipeline.reading.sandbox.limits import Limits, Task, refused
 from pipeline.reading.sandbox.messages import Buffer, pack
 from pipeline.reading.sandbox.tasks import TASKS
@@ -133,7 +133,7 @@ def _failure(error: Exception, request: dict[str, Any], limits: Limits) -> UnitE
         return refused(f"{name} is nested too deeply to be read.", "unreadable")
     if isinstance(error, FileNotFoundError):
         return refused(f"{name} no longer exists.", "missing")
-    return refused(f"{name} cannot be read: {type(error).__name__}: {str(error)[:300]}", "unreadable")
+    return refused(f"{name} cannot be read: {type(error).__name__}: {told(error)[:300]}", "unreadable")
 
 
 def _send(descriptor: int, message: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
 """Detect a file's kind by its content; suffixes only decide between kinds of text."""
 
 import json
+import lzma
 import mmap
 import re
 import zipfile
+import zlib
 from collections.abc import Collection
 from contextlib import closing
 from enum import StrEnum
@@ -16,7 +18,16 @@ from pipeline.reading.sandbox.limits import Limits, refused
 
 ARCHIVE = "archive"
 """The code of the error for an archive of files."""
-UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
+UNREADABLE = (
+    zipfile.BadZipFile,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    zlib.error,
+    lzma.LZMAError,
+)
 """Errors of reading a damaged archive."""
 _ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 _OPEN_DOCUMENT = b"application/vnd.oasis.opendocument."

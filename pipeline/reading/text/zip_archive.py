@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from pipeline.engine.errors import UnitError, UserError
+from pipeline.engine.errors import UnitError, UserError, told
 from pipeline.reading.files import source
 from pipeline.reading.files.filetype import ZIP_MAGICS, read_head
 from pipeline.reading.files.source import safe_filename
@@ -165,9 +165,9 @@ def _unpack_one(
             raise source.unsupported(path.name)
         return ""
     except (UserError, UnitError) as error:
-        reason = _SHORT.get(error.code, str(error))
+        reason = _SHORT.get(error.code, told(error))
     except UNREADABLE as error:
-        reason = f"it cannot be unpacked: {error}"
+        reason = f"it cannot be unpacked: {told(error)}"
     with suppress(OSError):  # its folder may be a file
         path.unlink()
     return reason

@@ -354,7 +354,9 @@ def test_a_disk_that_stays_full_fails_the_split_after_its_attempts_and_says_why(
         split.split_document(context, view.id, Owner("w", f"r:{attempt}"))
         seen.append(D(document(context, view.id).status))
     assert seen == [D.PENDING, D.FAILED]
-    assert "no space left on the disk" in document(context, view.id).error
+    told = document(context, view.id).error
+    assert "no space left on the disk" in told
+    assert str(context.settings.data_dir) not in told
 
 
 def test_a_merger_that_was_overtaken_leaves_no_file(context: Context) -> None:

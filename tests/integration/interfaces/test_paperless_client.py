@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from pipeline.engine.errors import UserError
@@ -43,6 +44,49 @@ def test_a_server_that_ignores_the_filter_takes_no_other_documents(server: Paper
     rows = [{"id": 5, "title": "a", "tags": [1]}, {"id": 6, "title": "b", "tags": [2]}]
     with server.fault("GET /api/documents/", lambda _: JSONResponse({"next": "x", "results": rows})):
         assert [row.id for row in client.tagged(1)] == [5]
+
+
+class _Endless:
+    """Answers each page with new documents and a next page, as a hostile server does."""
+
+    def __init__(self, rows: int, title: str = "a") -> None:
+        self.rows, self.title, self.pages = rows, title, 0
+
+    def __call__(self, _: Request) -> Response:
+        first, self.pages = self.pages * self.rows, self.pages + 1
+        rows = [{"id": first + i, "title": self.title, "tags": [1, *range(9)]} for i in range(self.rows)]
+        return JSONResponse({"next": "x", "results": rows})
+
+
+def test_a_page_with_more_rows_than_asked_for_is_refused(server: PaperlessServer, client: Paperless) -> None:
+    with server.fault("GET /api/documents/", _Endless(51)), pytest.raises(PaperlessError, match="more rows than"):
+        client.tagged(1)
+
+
+def test_a_page_of_too_many_bytes_is_refused(server: PaperlessServer, client: Paperless) -> None:
+    with server.fault("GET /api/documents/", _Endless(50, "x" * 100_000)), pytest.raises(PaperlessError) as caught:
+        client.tagged(1)
+    assert caught.value.code == "too_large"
+
+
+@pytest.mark.parametrize("bound", ["_MOST_ROWS", "_LIST_S"])
+def test_a_list_without_an_end_is_refused(
+    server: PaperlessServer, client: Paperless, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(clients, bound, {"_MOST_ROWS": 150, "_LIST_S": 0}[bound])
+    endless = _Endless(50)
+    with server.fault("GET /api/documents/", endless):
+        with pytest.raises(PaperlessError, match="--limit") as caught:
+            client.tagged(1)
+        assert endless.pages <= 3
+        assert caught.value.is_down is (bound == "_LIST_S")
+        assert bound == "_LIST_S" or len(client.tagged(1, 60)) == 60
+
+
+def test_lists_keep_only_the_beginnings_of_names(server: PaperlessServer, client: Paperless) -> None:
+    with server.fault("GET /api/documents/", _Endless(50, "x" * 10_000)):
+        rows = client.tagged(1, 100)
+    assert {(len(row.title), len(row.tags), row.content) for row in rows} == {(200, 1, None)}
 
 
 def test_a_missing_tag_is_created_only_on_request(server: PaperlessServer, client: Paperless) -> None:
@@ -101,9 +145,10 @@ def test_a_wrong_token_and_a_dead_server_are_told_apart(server: PaperlessServer)
         b'{"results": 7}',
         b'{"results": [7]}',
         b'{"results": [{"id": "x"}]}',
+        b'{"results": [{"id": %d, "title": "", "tags": [1]}]}' % 10**300,
         b"[" * 100_000,
     ],
-    ids=["html", "list", "no rows", "no object", "no id", "deep"],
+    ids=["html", "list", "no rows", "no object", "no id", "huge id", "deep"],
 )
 def test_other_answers_than_paperless_gives_are_refused(
     server: PaperlessServer, client: Paperless, body: bytes

@@ -8,9 +8,11 @@ from sqlalchemy import select
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import service as documents
 from pipeline.flows.documents.states import DocumentStatus
-from pipeline.flows.webhooks import queries, service
+from pipeline.flows.webhooks import plan, queries, service
 from pipeline.flows.webhooks.models import ENDPOINTS
 from pipeline.flows.webhooks.rules.callback import Callback
+from pipeline.flows.webhooks.settings import webhooks_of
+from pipeline.flows.webhooks.work import delivery
 from pipeline.operations import webhooks
 from pipeline.operations.caller import Caller
 from pipeline.operations.refusal import Refused
@@ -68,7 +70,41 @@ class TestAllowed:
     def test_bad_addresses_are_refused(self, context: Context) -> None:
         for url in ("file:///etc/passwd", "http://user:pw@example.com/"):
             with pytest.raises(UserError):
-                service.create_callback(context, url, Callback("t", {"0" * 16: "a"}, allow_partial=True))
+                service.create_callback(context, url, _task("t"), "a")
+
+    def test_a_caller_has_at_most_half_of_the_callbacks(self, context: Context, receiver: Receiver) -> None:
+        webhooks_of(context.settings).max_endpoints = 4
+        for number in range(2):
+            service.create_callback(context, receiver.url(), _task(str(number)), "attacker")
+        with pytest.raises(UserError, match="half as many of yours"):
+            service.create_callback(context, receiver.url(), _task("2"), "attacker")
+        service.create_callback(context, receiver.url(), _task("2"), "other")
+
+    def test_slow_callbacks_of_one_caller_delay_neither_webhooks_nor_other_callers(
+        self, context: Context, driver: Driver, receiver: Receiver
+    ) -> None:
+        slow = [service.create_callback(context, receiver.url(), _task(str(n)), "attacker") for n in range(5)]
+        under_way = [_claim(context, driver)]
+        other = service.create_callback(context, receiver.url(), _task("6"), "other")
+        under_way.append(_claim(context, driver))
+        assert (under_way[0] in slow, under_way[1]) == (True, other)
+        assert _claim(context, driver) is None, "the last of three places is for webhooks"
+        webhook = service.create(context, receiver.url()).endpoint.id
+        driver.event()
+        plan.due(context)
+        assert _claim(context, driver) == webhook
+
+
+def _task(task_id: str) -> Callback:
+    return Callback(task_id, {"0" * 16: "a.pdf"}, allow_partial=True)
+
+
+def _claim(context: Context, driver: Driver) -> str | None:
+    """Claim the delivery whose turn it is, as a worker does; return its endpoint."""
+    with context.db.read() as session:
+        turns = [row.id for row in delivery.ready(session)]
+    unit = next(filter(None, (delivery.claim(context, each, driver.owner()) for each in turns)), None)
+    return unit.endpoint_id if unit else None
 
 
 def test_callbacks_need_the_setting(context: Context, receiver: Receiver) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import work
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError, told
 from pipeline.engine.retry import Policy
 from pipeline.engine.traces import message_of
 from pipeline.engine.transaction import Tx
@@ -125,7 +125,7 @@ def fail(context: Context, kind: Work, document: Any, error: Exception) -> None:
         cause = error
     elif isinstance(error, UserError):
         passes = error.code in PASSING
-        cause = UnitError(str(error), kind=ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT, code=error.code)
+        cause = UnitError(told(error), kind=ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT, code=error.code)
     else:
         log.error("document.crashed", document=document.id, worker=document.worker_id, exc_info=error)
         cause = UnitError(f"unexpected {type(error).__name__}: {message_of(error)}", kind=ErrorKind.PERMANENT)
@@ -134,7 +134,7 @@ def fail(context: Context, kind: Work, document: Any, error: Exception) -> None:
     except ClaimLost:
         return
     word = "document.failed" if changes.failed else "document.waits"
-    log.warning(word, document=document.id, worker=document.worker_id, error=changes.error)
+    log.warning(word, document=document.id, worker=document.worker_id, error=str(error))
     if changes.failed:
         files.remove_temp(context.settings, document.id)
 

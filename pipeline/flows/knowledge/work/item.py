@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine.errors import PenstockError, UnitError
+from pipeline.engine.errors import PenstockError, UnitError, told
 from pipeline.engine.retry import Policy
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.transaction import Tx
@@ -74,4 +74,4 @@ def as_unit_error(error: Exception, make: Callable[[str], UnitError]) -> UnitErr
     """Return any error as a `UnitError`; `make` turns the message of other errors into one."""
     if isinstance(error, UnitError):
         return error
-    return make(str(error) if isinstance(error, PenstockError) else f"unexpected {type(error).__name__}")
+    return make(told(error) if isinstance(error, PenstockError) else f"unexpected {type(error).__name__}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, told
 from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.transaction import Tx
@@ -49,11 +49,11 @@ def as_unit_error(error: Exception) -> UnitError:
         case UnitError():
             return error
         case PenstockError():
-            return UnitError(str(error), kind=ErrorKind.PERMANENT)
+            return UnitError(told(error), kind=ErrorKind.PERMANENT)
         case OSError() | MemoryError() | SQLAlchemyError():
-            return UnitError(f"{type(error).__name__}: {error}")
+            return UnitError(f"{type(error).__name__}: {told(error)}")
     log.error("screenshots.unexpected_error", exc_info=error)
-    return UnitError(f"unexpected {type(error).__name__}: {error}", kind=ErrorKind.PERMANENT)
+    return UnitError(f"unexpected {type(error).__name__}: {told(error)}", kind=ErrorKind.PERMANENT)
 
 
 def settled(tx: Tx, changes: Changes, error: UnitError) -> Settled:

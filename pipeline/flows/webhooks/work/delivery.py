@@ -3,9 +3,13 @@
 Endpoints take turns: working ones come before failing ones, and the endpoint tried longest ago comes first. A failing
 endpoint pauses after each failure and has at most one delivery under way. Endpoints that fail without an answer share
 one delivery, and those with the fewest failures come first: dead endpoints do not hold up living ones.
+
+Callbacks leave one place to webhooks, and those of a caller with the fewest deliveries under way come first: a caller
+whose receivers are slow delays nobody else.
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,7 +28,7 @@ from pipeline.engine.traces import message_of
 from pipeline.engine.transaction import ReadTx, Tx
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
-from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS, MAX_ERROR
+from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS, MAX_ERROR, OWNER_CHARS
 from pipeline.flows.webhooks.rules import endurance, message
 from pipeline.flows.webhooks.rules.callback import Callback
 from pipeline.flows.webhooks.settings import webhooks_of
@@ -119,12 +123,25 @@ def ready(tx: ReadTx) -> list[Any]:
         ENDPOINTS.c.active, awake, deliveries.where(WORK.due(tx.now)).exists(), room
     )
     patience = case((SILENT, ENDPOINTS.c.failures), else_=0)
-    turns = (ENDPOINTS.c.failures > 0, patience, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id)
-    endpoints = tx.execute(query.order_by(*turns)).all()
+    since = func.coalesce(ENDPOINTS.c.tried_at, ENDPOINTS.c.created_at)
+    endpoints = tx.execute(query.order_by(ENDPOINTS.c.failures > 0, patience, since, ENDPOINTS.c.id)).all()
+    working = tx.execute(select(DELIVERIES.c.endpoint_id).where(WORK.working)).scalars()
+    called = Counter(_owner(each) for each in working if _is_callback(each))
+    if called.total() >= max(1, rules.width - 1):
+        endpoints = [row for row in endpoints if not _is_callback(row.id)]
+    endpoints = sorted(endpoints, key=lambda row: called[_owner(row.id)])
     busy = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
     if any(row.silent for row in endpoints) and tx.execute(select(ENDPOINTS.c.id).where(SILENT, busy).limit(1)).first():
         return [row for row in endpoints if not row.silent]
     return list(endpoints)
+
+
+def _is_callback(endpoint_id: str) -> bool:
+    return endpoint_id.startswith("cb_")
+
+
+def _owner(endpoint_id: str) -> str:
+    return endpoint_id[:OWNER_CHARS]
 
 
 def send(context: Context, owner: Owner) -> Settled:

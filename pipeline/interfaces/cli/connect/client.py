@@ -5,14 +5,15 @@ tasks, and statuses in lower case; version 2 has MD5 checksums and lists of task
 """
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
 import httpx2
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pipeline.engine import foreign_json
 from pipeline.engine.errors import UnitError, UserError
@@ -21,15 +22,20 @@ from pipeline.reading.web.fetch import Fetched, fetch, parse_url
 
 _VERSIONS = (10, 9, 7, 5, 3)
 """Versions of the API to request, in this order, until the server knows one."""
-_PAGE_SIZE, _MOST_PAGES = 50, 2_000
-_MOST_JSON_BYTES = 64_000_000
-_JSON_S, _FILE_S = 60.0, 600.0
+_PAGE_SIZE, _MOST_ROWS = 50, 100_000
+_MOST_JSON_BYTES, _MOST_LIST_BYTES = 64_000_000, 4_000_000
+"""The most bytes of an answer, and of a page of documents, whose rows lack the text."""
+_JSON_S, _FILE_S, _LIST_S = 60.0, 600.0, 600.0
+"""Time limits of an answer, of a file, and of all pages of a list."""
+_NAME_CHARS = 200
+"""The characters of a title or file name that lists keep."""
 _QUOTED = 300
 _SERVER_BUSY = frozenset({"http_408", "http_425", "http_429"})
 _NO_CONNECTION = frozenset({"unknown_host", "unreachable", "timeout", "bad_reply"})
 _LABEL = "Penstock"
 """The label of versions that the connector uploads."""
 _T = TypeVar("_T")
+_Id = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class PaperlessError(UserError):
@@ -50,7 +56,7 @@ class PaperlessError(UserError):
 class Version:
     """One version of a document's file. `checksum`: SHA-256."""
 
-    id: int
+    id: _Id
     checksum: str | None = None
     version_label: str | None = None
 
@@ -59,7 +65,7 @@ class Version:
 class PaperlessDocument:
     """A document in paperless. Rows of lists lack the later fields."""
 
-    id: int
+    id: _Id
     title: str
     tags: list[int]
     original_file_name: str | None = None
@@ -99,8 +105,11 @@ class Task:
 
 @dataclass(frozen=True)
 class _Named:
-    id: int
+    id: _Id
     name: str
+
+
+_DOCUMENT, _NAMED = TypeAdapter(PaperlessDocument), TypeAdapter(_Named)
 
 
 class Paperless:
@@ -122,30 +131,37 @@ class Paperless:
 
     def tag(self, name: str, *, create: bool = False) -> int | None:
         """Return the id of the tag of this name in any case; None without one, unless `create`."""
-        rows = self._json("GET", "/api/tags/", query={"name__iexact": name, "page_size": 100})
-        for tag in map(_parsed(_Named), _results(rows)):
+        for row in self._rows("/api/tags/", {"name__iexact": name}, _PAGE_SIZE)[0]:
+            tag = _parsed(_NAMED, row)
             if tag.name.casefold() == name.casefold():
                 return tag.id
-        return _parsed(_Named)(self._json("POST", "/api/tags/", sent={"name": name})).id if create else None
+        return _parsed(_NAMED, self._json("POST", "/api/tags/", sent={"name": name})).id if create else None
 
     def tagged(self, tag: int, most: int | None = None) -> list[PaperlessDocument]:
-        """Return the documents with this tag, at most `most`, the oldest first."""
-        query = {"tags__id__all": tag, "ordering": "id", "page_size": _PAGE_SIZE}
+        """Return the documents with this tag, at most `most`, the oldest first, with the beginnings of their names."""
+        query = {"tags__id__all": tag, "ordering": "id"}
         query |= {"fields": "id,title,tags,original_file_name", "truncate_content": "true"}
         found: dict[int, PaperlessDocument] = {}
-        for page in range(1, _MOST_PAGES):
+        until, page, more = time.monotonic() + _LIST_S, 1, True
+        while more and not (most and len(found) >= most):
+            if len(found) >= _MOST_ROWS:
+                why = f"{self.address} lists more than {_MOST_ROWS:,} documents: take fewer with --limit"
+                raise PaperlessError(why, code="too_long")
+            if time.monotonic() > until:
+                why = f"{self.address} has not listed all documents in {_LIST_S:g} s: take fewer with --limit"
+                raise PaperlessError(why, code="timeout")
             try:
-                answer = self._json("GET", "/api/documents/", query={**query, "page": page})
+                rows, more = self._rows("/api/documents/", {**query, "page": page}, _PAGE_SIZE)
             except PaperlessError as error:
                 if error.code == "http_404" and page > 1:
                     break  # the list has become shorter
                 raise
-            rows = [_parsed(PaperlessDocument)(row) for row in _results(answer)]
-            # Servers ignore filters that they do not know.
-            fresh = {row.id: row for row in rows if tag in row.tags and row.id not in found}
-            found |= fresh
-            if not fresh or not answer.get("next") or (most and len(found) >= most):
-                break
+            known = len(found)
+            for row in (_parsed(_DOCUMENT, each) for each in rows):
+                if tag in row.tags:  # servers ignore filters that they do not know
+                    file = row.original_file_name and row.original_file_name[:_NAME_CHARS]
+                    found.setdefault(row.id, PaperlessDocument(row.id, row.title[:_NAME_CHARS], [tag], file))
+            more, page = more and len(found) > known, page + 1
         return list(found.values())[:most]
 
     def document(self, document_id: int) -> PaperlessDocument | None:
@@ -158,7 +174,7 @@ class Paperless:
             if error.code == "http_404":
                 return None
             raise
-        return _parsed(PaperlessDocument)(row)
+        return _parsed(_DOCUMENT, row)
 
     def download(self, document: PaperlessDocument, to: Path) -> None:
         """Write the document's source, as it was uploaded: not the copy that paperless makes of it."""
@@ -172,8 +188,8 @@ class Paperless:
 
     def has_file(self, md5: str) -> bool:
         """Whether a document of a paperless before version 3 has this file."""
-        rows = self._json("GET", "/api/documents/", query={"checksum__iexact": md5, "fields": "id", "page_size": 3})
-        ids = [row.get("id") for row in _results(rows)[:3] if isinstance(row, dict)]
+        rows, _ = self._rows("/api/documents/", {"checksum__iexact": md5, "fields": "id"}, 3)
+        ids = [row.get("id") for row in rows if isinstance(row, dict)]
         return any(isinstance(each, int) and self._original_checksum(each) == md5 for each in ids)
 
     def upload(self, file: Path, filename: str, document: PaperlessDocument, tags: list[int]) -> str:
@@ -222,6 +238,14 @@ class Paperless:
     def _original_checksum(self, document_id: int) -> str:
         return str(self._json("GET", f"/api/documents/{document_id}/metadata/").get("original_checksum") or "")
 
+    def _rows(self, path: str, query: Mapping[str, object], most: int) -> tuple[list[Any], bool]:
+        """Return a page of at most `most` rows, and whether another one follows."""
+        page = self._json("GET", path, query={**query, "page_size": most}, max_bytes=_MOST_LIST_BYTES)
+        rows = _results(page)
+        if len(rows) > most:
+            raise PaperlessError(f"{self.address} sends more rows than it was asked for", code="not_paperless")
+        return rows, bool(page.get("next"))
+
     def _json(
         self,
         method: str,
@@ -229,8 +253,9 @@ class Paperless:
         *,
         query: Mapping[str, object] | None = None,
         sent: Mapping[str, object] | None = None,
+        max_bytes: int = _MOST_JSON_BYTES,
     ) -> dict[str, Any]:
-        answer = self._parse(self._request(method, path, query=query, sent=sent))
+        answer = self._parse(self._request(method, path, query=query, sent=sent, max_bytes=max_bytes))
         if not isinstance(answer, dict):
             raise _unlike_paperless(self.address)
         return answer
@@ -251,10 +276,11 @@ class Paperless:
         body: bytes | None = None,
         kind: str = "application/json",
         to: Path | None = None,
+        max_bytes: int = _MOST_JSON_BYTES,
     ) -> Fetched:
         is_file = to is not None or kind != "application/json"
         limits = FetchLimits(
-            max_bytes=self._max_file_bytes if to else _MOST_JSON_BYTES,
+            max_bytes=self._max_file_bytes if to else max_bytes,
             timeout_s=_FILE_S if is_file else _JSON_S,
             max_redirects=0,
         )
@@ -271,11 +297,11 @@ class Paperless:
                 if error.code == "http_406" and len(self._versions) > 1:
                     self._versions = self._versions[1:]
                     continue
-                raise self._explained(error) from None
+                raise self._explained(error, is_file=is_file) from None
             self._versions = self._versions[:1]
             return answer
 
-    def _explained(self, error: UnitError) -> PaperlessError:
+    def _explained(self, error: UnitError, *, is_file: bool) -> PaperlessError:
         match error.code:
             case "http_401":
                 words = "paperless refuses the token: copy it from My Profile in paperless"
@@ -289,7 +315,7 @@ class Paperless:
                 words = f"{self.address} redirects: name the address that the browser shows there (https?)"
             case "bad_certificate":
                 words = f"{str(error).rstrip('.')}: SSL_CERT_FILE names a file with the authorities to trust"
-            case "too_large":
+            case "too_large" if is_file:
                 words = f"{str(error).rstrip('.')} (PENSTOCK_DOCUMENTS__MAX_UPLOAD_MB)"
             case code if code.startswith("http_4") and error.beginning:
                 words = f"{error} It says: {self._quoted(error.beginning)}"
@@ -312,17 +338,12 @@ def _results(answer: object) -> list[Any]:
     return rows
 
 
-def _parsed(kind: type[_T]) -> Callable[[object], _T]:
-    """Return a function that checks a row's fields."""
-    adapter = TypeAdapter(kind)
-
-    def parse(row: object) -> _T:
-        try:
-            return adapter.validate_python(row)
-        except ValidationError:
-            raise _unlike_paperless("the server") from None
-
-    return parse
+def _parsed(adapter: TypeAdapter[_T], row: object) -> _T:
+    """Check a row's fields."""
+    try:
+        return adapter.validate_python(row)
+    except ValidationError:
+        raise _unlike_paperless("the server") from None
 
 
 def _unlike_paperless(host: str) -> PaperlessError:

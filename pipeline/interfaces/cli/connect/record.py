@@ -45,6 +45,9 @@ class Record:
         return cls(document.id, str(document.source().checksum), digest(document.content), document.title)
 
 
+_RECORD = TypeAdapter(Record)
+
+
 class Records:
     """A folder of records, one file each. Raises `OSError`."""
 
@@ -54,7 +57,7 @@ class Records:
     def load(self, document_id: int) -> Record | None:
         """Return the record; None without a readable one."""
         try:
-            return TypeAdapter(Record).validate_json(self._path(document_id).read_bytes())
+            return _RECORD.validate_json(self._path(document_id).read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 

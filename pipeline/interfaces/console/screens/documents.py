@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import AfterValidator, StringConstraints
 from starlette.responses import Response
 
-from pipeline.engine.errors import PenstockError
+from pipeline.engine.errors import PenstockError, told
 from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.service import other_provider
 from pipeline.flows.documents.states import DocumentStatus
@@ -218,6 +218,6 @@ async def submit(request: Request, form: Annotated[Form, Depends(uploaded(MOST_F
         except PenstockError as error:
             if len(files) == 1:
                 raise
-            failed.append(f"{file.filename}: {error}.")
+            failed.append(f"{file.filename}: {told(error)}.")
     message = f"{plural(len(sent), 'file')} will be converted." if sent else ""
     return done(request, " ".join([message, *failed]).strip(), to=PATH)

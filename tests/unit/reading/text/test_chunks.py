@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading.sandbox.limits import Unwanted
-from pipeline.reading.text.chunks import Chunk, split
+from pipeline.reading.text.chunks import Chunk, _count, count_tokens, split
 from pipeline.reading.text.sections import Reading, Section
 
 SENTENCE = "The quick brown fox jumps over the lazy dog. "
@@ -86,3 +86,12 @@ def test_sizes_that_make_no_sense_are_refused():
 def test_splitting_stops_when_it_is_not_wanted():
     with pytest.raises(Unwanted):
         split(Reading("", [Section(SENTENCE * 100)]), 50, 0, lambda: False)
+
+
+def test_the_words_of_a_text_are_counted_once_each():
+    """Counting whole chunks anew took 80 % of the time for the chunks of a large document."""
+    text = "We’ll see 1,234.50 € of Straße, I'm (told) ²/3 é: 中文 | end...  Then **it**, \n\n- `goes` on. x, y " * 40
+    _count.cache_clear()
+    tokens = count_tokens(text)
+    assert _count.cache_info().misses < 20
+    assert tokens == _count.__wrapped__(text)

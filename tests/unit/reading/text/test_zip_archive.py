@@ -139,6 +139,27 @@ def test_a_second_file_of_a_name_is_refused(tmp_path: Path) -> None:
     assert [bool(reason) for reason in found.values()] == [False, True, True, True]
 
 
+def test_no_reason_names_a_path_of_this_machine(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 150] * 30)
+    found = reasons(archive(tmp_path / "a.zip", {"a.pdf": PDF, "a.pdf/b.pdf": PDF, f"{deep}/c.pdf": PDF}))
+    assert [*(found or {}).values()] == [
+        "",
+        "it cannot be unpacked: File exists",
+        "it cannot be unpacked: File name too long",
+    ]
+
+
+def test_a_file_whose_data_is_damaged_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.zip", {"a.md": b"# words " * 500, "b.md": b"# words"})
+    content = bytearray(path.read_bytes())
+    at = content.index(b"a.md") + 4
+    content[at : at + 6] = b"\xff" * 6
+    path.write_bytes(content)
+    found = reasons(path)
+    assert found is not None
+    assert [bool(reason) for reason in found.values()] == [True, False]
+
+
 def test_bombs_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
     assert refused(archive(tmp_path / "ratio.zip", {"a.pdf": bytes(50_000_000)})) == "too_large"
 
