@@ -7,7 +7,8 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape, unescape
 from itertools import groupby
 from typing import NamedTuple
@@ -447,9 +448,10 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of Markdown in turn: ("text" or "code", the part); "open": a block of code without its end, which
     it gets."""
     lines = markdown.split("\n")
+    ends = _fence_ends(lines)
     start = number = 0
     while number < len(lines):
-        end, closing = _fence_end(lines, number)
+        end, closing = ends[number]
         if end:
             if start < number:
                 yield "text", "\n".join(lines[start:number]) + "\n"
@@ -462,20 +464,36 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
         yield "text", "\n".join(lines[start:])
 
 
-def _fence_end(lines: list[str], number: int) -> tuple[int, str]:
-    """Return (the number of the line below the block of code that begins in a line, the missing fence); 0: none begins.
+def _fence_ends(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Return for each line (the number of the line below the block of code that begins in it, the missing fence); 0:
+    none begins.
 
     An indented block may belong to a list and end with it: it counts if all of its lines are indented and nothing in it
     could become active."""
-    fence = _FENCE.match(lines[number])
-    if fence is None:
-        return 0, ""
-    indent, ticks = fence[1], fence[2]
-    for end in range(number + 1, len(lines)):
-        line = lines[end]
+    count = len(lines)
+    ends = [(0, "")] * count
+    # The fences below a line that can close a block, as (-length, line): of each length only the nearest.
+    closing: dict[str, list[tuple[int, int]]] = {"`": [], "~": []}
+    # By indent, the nearest line below that no such block may hold.
+    barred = [count] * 4
+    for number in range(count - 1, -1, -1):
+        line = lines[number]
+        if fence := _FENCE.match(line):
+            indent, ticks = fence[1], fence[2]
+            fences = closing[ticks[0]]
+            nearest = bisect(fences, (-len(ticks), count)) - 1
+            end = fences[nearest][1] if nearest >= 0 else count
+            if end <= barred[len(indent)]:
+                ends[number] = (end + 1, "") if end < count else (count, indent + ticks)
         text = line.strip()
-        if len(text) >= len(ticks) and text == ticks[0] * len(text) and not line.startswith("    "):
-            return end + 1, ""
-        if indent and text and (not line.startswith(indent) or _ACTIVE.search(line)):
-            return 0, ""
-    return len(lines), indent + ticks
+        if text[:1] in closing and text == text[0] * len(text) and not line.startswith("    "):
+            fences = closing[text[0]]
+            while fences and -fences[-1][0] <= len(text):
+                fences.pop()
+            fences.append((-len(text), number))
+        if text:
+            active = _ACTIVE.search(line) is not None
+            for indent_length in (1, 2, 3):
+                if active or not line.startswith(" " * indent_length):
+                    barred[indent_length] = number
+    return ends

@@ -25,6 +25,8 @@ _PIPE_RULE = re.compile(r"\s*+\|?+(?:\s*+:?+-++:?+\s*+\|)*+\s*+(?::?+-++:?+\s*+)
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _BACKSLASH = re.compile(r"\\([!-/:-@\[-`{-~])")
 _PIPE = re.compile(r"(?<!\\)\|")
+_MOST_FILLED = 20
+"""The most places for each cell of a table whose short rows are filled with empty cells."""
 _MAX_COUNTED = 200
 """The tables of a reply whose rows are compared."""
 
@@ -59,7 +61,9 @@ class Table(NamedTuple):
         """Return a Markdown table, or HTML if cells are merged or the head has several rows."""
         if self.header <= 1 and not self.spans:
             width = max(len(row) for row in self.rows)
-            lines = [[_in_pipes(cell["text"]) for cell in row] + [""] * (width - len(row)) for row in self.rows]
+            # Readers fill short rows themselves.
+            filled = width if width * len(self.rows) <= _MOST_FILLED * sum(map(len, self.rows)) else 0
+            lines = [[_in_pipes(cell["text"]) for cell in row] + [""] * (filled - len(row)) for row in self.rows]
             pipes = ["| " + " | ".join(line) + " |" for line in lines]
             return "\n".join([pipes[0], "| " + " | ".join(["---"] * width) + " |", *pipes[1:]])
         parts = ["<table>"]
