@@ -9,11 +9,11 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape, unescape
+from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from pipeline.reading.export.hypertext import TAG, Tag
+from pipeline.reading.export.hypertext import TAG, Tag, unescape
 from pipeline.reading.replies import tables
 from pipeline.reading.replies.formulas import apart, dollars, formula
 from pipeline.reading.replies.tables import Table
@@ -124,6 +124,8 @@ class _Writer:
 
     def raw(self, markdown: str) -> None:
         """Write Markdown. What a tag kept apart must not become a picture, a link or other code without it."""
+        if not markdown:
+            return
         last = self._out[-1] if self._out else ""
         if last.endswith("\n\n"):
             markdown = markdown.lstrip()
@@ -204,7 +206,8 @@ class _Writer:
 
     def _gap(self) -> None:
         """End the paragraph."""
-        while self._out and not self._out[-1].strip():
+        # A long text that has no blank at its end costs one look at it.
+        while self._out and not self._out[-1][-1:].strip() and not self._out[-1].strip():
             self._out.pop()
         if self._out:
             self._out[-1] = self._out[-1].rstrip()
