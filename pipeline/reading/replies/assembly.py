@@ -195,7 +195,8 @@ def _blocks(markdown: str, kind: str) -> list[dict[str, Any]]:
             result.append(new_block(kind, plain(part)))
     joined: list[dict[str, Any]] = []
     for is_text, run in groupby(result, key=lambda block: block["type"] == kind):
-        joined += [new_block(kind, " ".join(block["text"] for block in run))] if is_text else run
+        same = list(run)
+        joined += [new_block(kind, " ".join(block["text"] for block in same))] if is_text else same
     return joined
 
 

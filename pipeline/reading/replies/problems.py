@@ -11,6 +11,7 @@ from pipeline.reading.replies.form import MAX_CHARACTERS, Parsed
 from pipeline.reading.replies.repetition import Repetition
 
 Code = Literal[
+    "unparsable",
     "truncated",
     "repeated",
     "thoughts_only",

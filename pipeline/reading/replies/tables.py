@@ -51,7 +51,8 @@ class Table(NamedTuple):
         if not self.spans:
             return len({len(row) for row in self.rows if len(row) > 1}) > 1
         cells = [cell for row in self.rows for cell in row]
-        if sum(min(cell["rows"], len(self.rows)) * cell["columns"] for cell in cells) > _MOST_SPANNED * len(cells) + 1_000:
+        places = sum(min(cell["rows"], len(self.rows)) * cell["columns"] for cell in cells)
+        if places > _MOST_SPANNED * len(cells) + 1_000:
             return True
         placed = grid(self.rows, self.header)
         if placed.size >= MAX_PLACES:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pipeline.reading.replies.form import MAX_CHARACTERS, Form, Kind, Region
-from pipeline.reading.replies.reply import parse
+from pipeline.reading.replies.forms import parse
 from tests.support.model_replies import SIZE
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -137,7 +137,7 @@ from typing import get_args
 resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
 from pipeline.reading.replies.form import Form, Kind
 from pipeline.reading.replies.problems import Expected, check
-from pipeline.reading.replies.reply import parse
+from pipeline.reading.replies.forms import parse
 for piece in sys.argv[1:]:
     piece = piece.replace("\\\\n", "\\n")
     raw = piece * (1_000_000 // len(piece))
