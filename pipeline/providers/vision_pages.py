@@ -31,11 +31,10 @@ from pipeline.providers.protocols import (
 from pipeline.reading.files.filetype import detect
 from pipeline.reading.layout.rotation import turn_box
 from pipeline.reading.ocr.rendition import Picture, PictureFacts, Rendition
-from pipeline.reading.replies.assembly import assemble
-from pipeline.reading.replies.form import Form, Parsed, Region
+from pipeline.reading.replies.form import Parsed, Region
 from pipeline.reading.replies.problems import MINOR, Expected, Problem, check
 from pipeline.reading.replies.repetition import Repetition
-from pipeline.reading.replies.reply import parse
+from pipeline.reading.replies.reply import parse, put_together
 from pipeline.settings import ProviderProfile
 
 if TYPE_CHECKING:
@@ -165,6 +164,7 @@ class _Part:
     reason: str = ""
     problems: list[Problem] = field(default_factory=list)
     is_read: bool = False
+    parsed: Parsed | None = None
 
     def kept(self) -> dict[str, Any]:
         """Return the fields that parsing needs."""
@@ -203,8 +203,9 @@ class _VisionReader:
                 return made[-1]
 
             facts, parts = self._pass(page, plan, parts, ask)
-            parsed = _parsed(facts)
             problems = [problem for part in parts for problem in part.problems]
+            parsed, failed = _tried(lambda facts=facts, parts=parts: _parsed(facts, [part.parsed for part in parts]))  # type: ignore[misc]
+            problems += failed
             if parsed.rotation and plan.turn != parsed.rotation:
                 problems.append(Problem("structure", f"the page is turned by {parsed.rotation} degrees"))
             answer = answer_of(facts, page.number, self._service.model, parsed)
@@ -214,8 +215,10 @@ class _VisionReader:
             yield Pass(answer, error, tuple(problems))
             if not serious:
                 return
-            plan = plan.after(parsed, [problem.code for problem in serious], self._asking, page)
-            if plan is None:
+            codes = [problem.code for problem in serious]
+            if "unparsable" not in codes:
+                plan = plan.after(parsed, codes, self._asking, page)
+            if plan is None or "unparsable" in codes:  # each such reply holds a processor for seconds
                 return
 
     def _rejected(self, page: PageRef, plan: Plan, problems: Sequence[Problem], answer: Answer) -> RejectedAnswer:
@@ -287,9 +290,11 @@ class _VisionReader:
             picture = self._drawn(page, whole, Rendition(0, exact=(1036, 1036), format="png"))
             self._ask(found, picture, plan, Expected(), call)
             size = (whole.width, whole.height)
+            layout = [replace(found, size=size)]
+            if any(problem.code == "unparsable" for problem in found.problems):
+                return layout
             regions = parse(preset.form_of("layout"), found.text, size).regions
             seen = [(region.label, region.box, region.turn) for region in regions if region.box]
-            layout = [replace(found, size=size)]
             seen = seen or [("text", (0.0, 0.0, float(whole.width), float(whole.height)), 0)]
         kinds = ((label, box, turn, form.label(label)) for label, box, turn in seen)
         return layout + [
@@ -320,13 +325,17 @@ class _VisionReader:
         answer = call(key, lambda: self._service.show(picture, question, Repetition().feed))
         part.text, part.size, part.is_read = answer.text, (picture.width, picture.height), True
         part.reason = "length" if answer.truncated else "stop"
-        parsed = parse(self._asking.preset.form_of(part.task), part.text, part.size)
+        form = self._asking.preset.form_of(part.task)
+        part.parsed, part.problems = parsed, _ = _tried(lambda: parse(form, part.text, part.size))
+        if part.problems:
+            return
         prompt = question.prompt if len(question.prompt) > 200 else ""
         part.problems = check(part.text, parsed, finish_reason=part.reason, expected=replace(expected, prompt=prompt))
 
 
 def answer_of(reply: Mapping[str, Any], page: int, model: str, parsed: Parsed | None = None) -> Answer:
-    """Return the Markdown and layout of a kept `Answer.reply`, parsed again. `page`: its number in the file."""
+    """Return the Markdown and layout of a kept `Answer.reply`, parsed again. `page`: its number in the file. Raises
+    `UnitError` as `reply.parse` does."""
     if "layout" in reply:  # from a node, which parses itself
         blocks = [{**block, "page": page} for block in reply["layout"]["blocks"]]
         return Answer(reply["text"], model, layout={**reply["layout"], "blocks": blocks}, reply=dict(reply))
@@ -357,15 +366,29 @@ def _layout(reply: Mapping[str, Any], parsed: Parsed, page: int) -> dict[str, An
     return {"width": page_width, "height": page_height, "unit": unit, "blocks": blocks}
 
 
-def _parsed(reply: Mapping[str, Any]) -> Parsed:
-    """Parse the replies of a pass; boxes are in pixels of the page's picture."""
+def _tried(parsing: Callable[[], Parsed]) -> tuple[Parsed, list[Problem]]:
+    """Return what was parsed, or an empty page and the problem. Raises `UnitError` if parsing can succeed later."""
+    try:
+        return parsing(), []
+    except UnitError as error:
+        if error.kind is not ErrorKind.PERMANENT:
+            raise
+        return Parsed("", complete=False), [Problem("unparsable", str(error))]
+
+
+def _parsed(reply: Mapping[str, Any], known: Sequence[Parsed | None] = ()) -> Parsed:
+    """Parse the replies of a pass; boxes are in pixels of the page's picture. `known`: the parts as they are parsed."""
     preset = presets.named(reply["preset"])
     parts = reply["parts"]
     size = (int(reply["size"][0]) or 1, int(reply["size"][1]) or 1)
+    known = known or [None] * len(parts)
     if preset.steps != "page":
-        regions = [_region(preset, part) for part in parts if part["task"] != "layout"]
-        return assemble(Form("markdown", None), regions, size)
-    read = [parse(preset.form_of(part["task"]), part["text"], _size(part)) for part in parts]
+        read_parts = zip(parts, known, strict=True)
+        return put_together([_region(preset, *each) for each in read_parts if each[0]["task"] != "layout"], size)
+    read = [
+        parsed or parse(preset.form_of(part["task"]), part["text"], _size(part))
+        for part, parsed in zip(parts, known, strict=True)
+    ]
     if len(read) == 1:
         return read[0]
     blocks = [
@@ -377,11 +400,11 @@ def _parsed(reply: Mapping[str, Any]) -> Parsed:
     return Parsed(text, blocks, complete=all(parsed.complete for parsed in read))
 
 
-def _region(preset: Preset, part: Mapping[str, Any]) -> Region:
+def _region(preset: Preset, part: Mapping[str, Any], parsed: Parsed | None) -> Region:
     """Return a part of the page with its text; a table stays as the model wrote it, for its cells."""
     text = part["text"]
     if part["task"] == "text":
-        text = parse(preset.form_of("text"), text, _size(part)).text
+        text = (parsed or parse(preset.form_of("text"), text, _size(part))).text
     return Region(part["label"] or "text", text, tuple(part["box"]) if part["box"] else None)
 
 

@@ -22,8 +22,8 @@ from pipeline.providers import errors, node_pages, openai_compatible, replies
 from pipeline.reading.export import docling, markdown, markup
 from pipeline.reading.replies import wrapping
 from pipeline.reading.replies.form import Form, Kind
+from pipeline.reading.replies.forms import parse
 from pipeline.reading.replies.problems import Expected, check
-from pipeline.reading.replies.reply import parse
 from pipeline.settings.music import MusicSettings
 from pipeline.settings.providers import ProviderProfile
 from tests.fuzz.target import Target, is_storable, json_seeds, text_of, texts

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import accounts, announced, kept_answers, traces, work
 from pipeline.engine.accounts import Part
 from pipeline.engine.claims import FREE
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import AiCall
 from pipeline.engine.transaction import ReadTx, Tx
@@ -352,6 +352,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
     `page`: its position in the result. Raises `UserError` for a document that is not at rest, or an attempt that is not
     of this page, or failed without a text. A completed attempt may have an empty text.
     """
+    is_attempt = and_(ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page)
+    layout = _layout_of(context, is_attempt)  # before the transaction: parsing may take seconds
 
     def act(tx: Tx, document: Any) -> None:
         if document.status not in AT_REST:
@@ -360,9 +362,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         row = _page(tx, document_id, page)
         attempt = tx.execute(
-            select(ATTEMPTS.c.text, ATTEMPTS.c.status, ATTEMPTS.c.model, ATTEMPTS.c.reply, ATTEMPTS.c.provider).where(
-                ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
-            )
+            select(ATTEMPTS.c.text, ATTEMPTS.c.status, ATTEMPTS.c.provider).where(is_attempt)
         ).one_or_none()
         if attempt is None or (attempt.status != "completed" and not attempt.text):
             raise UserError(
@@ -376,12 +376,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         text = {"content": attempt.text, **unknown, "doubtful": is_doubtful(attempt.text, None)}
         PAGE.move(tx, PAGES, PageEvent.PROMOTE, is_page, **text, fallback=None, error=None, updated_at=tx.now)
         tx.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
-        if attempt.reply and attempt.reply.keys() & {"parts", "layout"}:
-            from pipeline.providers.vision_pages import answer_of  # noqa: PLC0415  # parsers, which little else needs
-
-            layout = answer_of(attempt.reply, row.page_source, attempt.model).layout
-            if layout is not None:
-                tx.execute(insert(LAYOUTS).values(page_id=row.id, data=layout))
+        if layout is not None:
+            tx.execute(insert(LAYOUTS).values(page_id=row.id, data=layout))
         escalation.choose(tx, row.id, attempt.provider)
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
@@ -393,6 +389,23 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             _move(tx, document, DocumentEvent.PROMOTE_PAGE, error=None)
 
     return _change(context, document_id, act)
+
+
+def _layout_of(context: Context, is_attempt: ColumnElement[bool]) -> dict[str, Any] | None:
+    """Return the layout of an attempt's reply, parsed again; None if it has none."""
+    with context.db.read() as session:
+        query = select(ATTEMPTS.c.reply, ATTEMPTS.c.model, ATTEMPTS.c.page_source).where(is_attempt)
+        attempt = session.execute(query).one_or_none()
+    if attempt is None or not attempt.reply or not attempt.reply.keys() & {"parts", "layout"}:
+        return None
+    from pipeline.providers.vision_pages import answer_of  # noqa: PLC0415  # parsers, which little else needs
+
+    try:
+        return answer_of(attempt.reply, attempt.page_source, attempt.model).layout
+    except UnitError as error:
+        if error.code != "unparsable":
+            raise
+        return None
 
 
 def revive(

@@ -66,10 +66,10 @@ def grid(rows: Sequence[Sequence[dict[str, Any]]], header: int) -> Grid:
             if column >= _MAX_COLUMNS or columns > places:
                 break
             spanned = max(1, min(int(cell["rows"]), len(rows) - number, places // columns))
-            area = {(number + down, column + right) for down in range(spanned) for right in range(columns)}
-            if area & occupied:  # the cell would cover another that reaches down from above
-                columns, spanned, area = 1, 1, {(number, column)}
-            occupied |= area
+            # Would the cell cover another? Such a cell reaches down from above, so it stands in this row.
+            if any((number, column + right) in occupied for right in range(columns)):
+                columns, spanned = 1, 1
+            occupied.update((number + down, column + right) for down in range(spanned) for right in range(columns))
             cells.append(Placed(str(cell["text"]), number, column, spanned, columns, number < header))
             column += columns
             width = max(width, column)

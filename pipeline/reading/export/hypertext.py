@@ -6,13 +6,15 @@ for the missing end again from each mark. This parser reads each character only 
 
 import re
 from collections.abc import Iterator, Sequence
-from html import unescape
+from html import unescape as _unescape
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 
 TAG = re.compile(r"""<(?P<end>/?)(?P<name>[a-zA-Z][^\s/<>]*+)(?P<attributes>(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)>""")
 _SPAN = re.compile(r"""(?<![^\s"'])(rowspan|colspan)\s*+=\s*+["']?\s*+([0-9]{1,8})(?![0-9])""", re.IGNORECASE)
+_HUGE_REFERENCE = re.compile(r"&#[0-9]{9,}+;?")
+"""A number that no character has; Python refuses to convert very long ones."""
 _SILENT = frozenset({"script", "style", "template"})
 _INLINE = frozenset({"a", "b", "em", "i", "small", "span", "strong", "sub", "sup", "u", "img", "code"})
 
@@ -23,6 +25,11 @@ class Tag(NamedTuple):
     name: str
     closing: bool
     attributes: str
+
+
+def unescape(text: str) -> str:
+    """Return text with characters for HTML's references to them. Unlike Python's function, never raises."""
+    return _unescape(_HUGE_REFERENCE.sub("\ufffd", text))
 
 
 def new_block(kind: str, text: str, **more: Any) -> Json:

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Sequence
-from html import unescape
+from itertools import groupby
 from typing import Any
 
-from pipeline.reading.export.hypertext import new_block
+from pipeline.reading.export.hypertext import new_block, unescape
 from pipeline.reading.replies import markup, tables
 from pipeline.reading.replies.form import FURNITURE, MAX_REGIONS, Box, Form, Label, Parsed, Region
 from pipeline.reading.replies.formulas import formula
@@ -191,25 +191,29 @@ def _blocks(markdown: str, kind: str) -> list[dict[str, Any]]:
             result += [item.block() for item in found if isinstance(item, Table)]
         elif _ITEM.match(lines[0]):
             result += _items(lines)
-        elif result and result[-1]["type"] == kind:
-            result[-1]["text"] += f" {plain(part)}"
         elif part.strip():
             result.append(new_block(kind, plain(part)))
-    return result
+    joined: list[dict[str, Any]] = []
+    for is_text, run in groupby(result, key=lambda block: block["type"] == kind):
+        same = list(run)
+        joined += [new_block(kind, " ".join(block["text"] for block in same))] if is_text else same
+    return joined
 
 
 def _items(lines: Sequence[str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
+    texts: list[list[str]] = []
     for line in lines:
         item = _ITEM.match(line)
         if item:
             marker = item[2] if item[2][0].isdigit() else "-"
             depth = min(len(item[1].expandtabs(4)) // 2, 9)
             depth = min(depth, items[-1]["depth"] + 1 if items else 0)
-            items.append(new_block("list_item", plain(line[item.end() :]), marker=marker, depth=depth))
-        else:
-            items[-1]["text"] += f" {plain(line)}"
-    return items
+            items.append(new_block("list_item", "", marker=marker, depth=depth))
+            texts.append([])
+            line = line[item.end() :]  # noqa: PLW2901
+        texts[-1].append(plain(line))
+    return [{**item, "text": " ".join(words)} for item, words in zip(items, texts, strict=True)]
 
 
 def plain(markdown: str) -> str:

@@ -1,8 +1,8 @@
 """Replies in DocTags: Granite-Docling."""
 
 import re
-from html import unescape
 
+from pipeline.reading.export.hypertext import unescape
 from pipeline.reading.replies import tables
 from pipeline.reading.replies.assembly import assemble, scaled
 from pipeline.reading.replies.form import Form, Parsed, Region
@@ -21,6 +21,9 @@ _ELEMENTS = frozenset(
 )
 _TABLES = frozenset({"otsl", "table", "document_index"})
 _CELLS = frozenset({"fcel", "ecel", "lcel", "ucel", "xcel", "nl", "ched", "rhed", "srow"})
+
+_MOST_OPEN = 20
+"""The most elements inside one another: an end copies the text of its element."""
 
 
 def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
@@ -79,7 +82,7 @@ class _Reader:
             self._known = True
             if match["end"]:
                 self._end(name)
-            else:
+            elif len(self._open) < _MOST_OPEN:
                 self._open.append(_Element(name, len(self.regions)))
                 self.regions.append(None)
         elif top is None or top.name not in {"picture", "chart"} or name in _CELLS:  # otherwise the kind of picture
@@ -102,7 +105,7 @@ class _Reader:
                 self._lists.pop()
 
     def _end(self, name: str) -> None:
-        if any(element.name == name for element in self._open[-20:]):
+        if any(element.name == name for element in self._open):
             while self._pop() != name:
                 pass
 

@@ -94,6 +94,8 @@ LABELS: Mapping[str, Label] = {
 
 MAX_CHARACTERS = 200_000
 """The longest reply to parse; the rest is cut off, and the reply counts as incomplete. A dense page has 20,000."""
+PARSING_S = 60.0
+"""How long a page's replies may be parsed after its last call: waiting for a child, and a starved child, included."""
 MAX_REGIONS = 2_000
 """The most regions of a page."""
 

@@ -1,6 +1,7 @@
 """Replies that are a JSON list of blocks with box, category and text: dots.ocr, Infinity-Parser2."""
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +35,7 @@ def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
             complete = False
             continue
         seen.add(key)
-        sides = [float(side) for side in box if isinstance(side, int | float)] if isinstance(box, list) else []
+        sides = [_number(side) for side in box if isinstance(side, int | float)] if isinstance(box, list) else []
         region = Region(str(label or "text"), words if isinstance(words, str) else "", scaled(form, size, sides))
         complete = complete and region.box is not None and label is not None
         regions.append(region._replace(text=region.text.translate(_LATEX_EATEN)))
@@ -43,6 +44,13 @@ def read(form: Form, text: str, size: tuple[int, int]) -> Parsed:
 
 def _first(item: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((item[name] for name in names if name in item), None)
+
+
+def _number(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _items(text: str) -> tuple[list[dict[str, Any]], bool]:

@@ -7,14 +7,15 @@ loses whatever a reader without formulas would take for a tag. LaTeX has the del
 """
 
 import re
+from bisect import bisect
 from collections import deque
-from collections.abc import Iterable, Iterator
-from html import escape, unescape
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from itertools import groupby
 from textwrap import dedent
 from typing import NamedTuple
 
-from pipeline.reading.export.hypertext import TAG, Tag
+from pipeline.reading.export.hypertext import TAG, Tag, unescape
 from pipeline.reading.replies import tables
 from pipeline.reading.replies.formulas import apart, dollars, formula
 from pipeline.reading.replies.tables import Table
@@ -51,8 +52,7 @@ _PAIRS = frozenset({"![", "](", "]:"})
 _LINE_END = re.compile(r"[ \t]*+\n(?![ \t]*+\n)")
 _ELSEWHERE = re.compile(r"\(\s*+<?+[a-zA-Z][\w+.-]*+:[^()\n]*+(?:\([^()\n]*+\)[^()\n]*+)*+\)")
 _TAG_LIKE = re.compile(r"<(?=[a-zA-Z/!?])")
-_ACTIVE = re.compile(r"<(?=[a-zA-Z/!?])|\]\(|\]:|!\[")
-_FENCE = re.compile(r"( {0,3})(`{3,}+(?=[^`|\n]*+$)|~{3,}+(?=[^|\n]*+$))")
+_FENCE = re.compile(r"(`{3,}+(?=[^`|\n]*+$)|~{3,}+(?=[^|\n]*+$))")
 """The start of a block of code. Some readers take a line with `|` for the head of a table."""
 _CONTAINED = re.compile(
     r"(?P<prefix>(?:> ?)*+(?P<indent> *+))(?P<marker>(?:[-*+]|\d{1,9}[.)]) {1,4})?"
@@ -136,6 +136,8 @@ class _Writer:
 
     def raw(self, markdown: str) -> None:
         """Write Markdown. What a tag kept apart must not become a picture, a link or other code without it."""
+        if not markdown:
+            return
         last = self._out[-1] if self._out else ""
         if last.endswith("\n\n"):
             markdown = markdown.lstrip()
@@ -216,7 +218,8 @@ class _Writer:
 
     def _gap(self) -> None:
         """End the paragraph."""
-        while self._out and not self._out[-1].strip():
+        # A long text that has no blank at its end costs one look at it.
+        while self._out and not self._out[-1][-1:].strip() and not self._out[-1].strip():
             self._out.pop()
         if self._out:
             self._out[-1] = self._out[-1].rstrip()
@@ -473,9 +476,10 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
     """Yield the parts of Markdown in turn: ("text" or "code", the part); "open": a block of code without its end, which
     it gets."""
     lines = markdown.split("\n")
+    ends = _fence_ends(lines)
     start = number = searched = 0
     while number < len(lines):
-        end, closing = (0, "") if lines[number].startswith(" ") else _fence_end(lines, number)
+        end, closing = ends[number]
         if not end and number >= searched:
             end, closing = _contained_end(lines, number)
             end, searched = max(0, end), max(searched, -end)
@@ -491,28 +495,31 @@ def _fenced(markdown: str) -> Iterator[tuple[str, str]]:
         yield "text", "\n".join(lines[start:])
 
 
-def _fence_end(lines: list[str], number: int) -> tuple[int, str]:
-    """Return (the number of the line below the block of code that begins in a line, the missing fence); 0: none begins.
-
-    An indented block may belong to a list and end with it: it counts if all of its lines are indented and nothing in it
-    could become active."""
-    fence = _FENCE.match(lines[number])
-    if fence is None:
-        return 0, ""
-    indent, ticks = fence[1], fence[2]
-    for end in range(number + 1, len(lines)):
-        line = lines[end]
+def _fence_ends(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Return for each line (the number of the line below the block of code that begins in it, the missing fence); 0:
+    none begins. Blocks that are indented may belong to lists: see `_contained_end`."""
+    count = len(lines)
+    ends = [(0, "")] * count
+    # The fences below a line that can close a block, as (-length, line): of each length only the nearest.
+    closing: dict[str, list[tuple[int, int]]] = {"`": [], "~": []}
+    for number in range(count - 1, -1, -1):
+        line = lines[number]
+        if fence := _FENCE.match(line):
+            fences = closing[fence[1][0]]
+            nearest = bisect(fences, (-len(fence[1]), count)) - 1
+            ends[number] = (fences[nearest][1] + 1, "") if nearest >= 0 else (count, fence[1])
         text = line.lstrip(" ").rstrip(" \t")
-        if len(text) >= len(ticks) and text == ticks[0] * len(text) and not line.startswith("    "):
-            return end + 1, ""
-        if indent and text and (not line.startswith(indent) or _ACTIVE.search(line)):
-            return 0, ""
-    return len(lines), indent + ticks
+        if text[:1] in closing and text == text[0] * len(text) and not line.startswith("    "):
+            fences = closing[text[0]]
+            while fences and -fences[-1][0] <= len(text):
+                fences.pop()
+            fences.append((-len(text), number))
+    return ends
 
 
 def _contained_end(lines: list[str], number: int) -> tuple[int, str]:
-    """As `_fence_end`, for a block in quotes and lists: all of its lines begin like the first one, so that they stay in
-    whatever contains it. Negative: the number of a line above which no such block ends."""
+    """As an entry of `_fence_ends`, for a block in quotes and lists: all of its lines begin like the first one, so that
+    they stay in whatever contains it. Negative: the number of a line above which no such block ends."""
     match = _CONTAINED.match(lines[number])
     if match is None or (match["marker"] and len(match["indent"]) > 3):
         return 0, ""

@@ -11,6 +11,7 @@ from pipeline.reading.replies.form import MAX_CHARACTERS, Parsed
 from pipeline.reading.replies.repetition import Repetition
 
 Code = Literal[
+    "unparsable",
     "truncated",
     "repeated",
     "thoughts_only",
@@ -46,6 +47,7 @@ _GARBAGE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ufffd]")
 _GARBAGE_SHARE = 0.02
 _TOKEN = re.compile(r"(?:<|&lt;)\\?[|｜]([\w▁]{1,40})\\?[|｜](?:>|&gt;)")
 """A token for programs, such as `<|im_end|>`, as Markdown may have escaped it."""
+_TOKEN_WORD = re.compile(r"[\w▁]+")
 _TRUNCATED = frozenset({"length", "max_tokens", "max_output_tokens"})
 _FEW, _RECALL, _ECHO, _ECHO_LINE = 20, 0.5, 0.6, 30
 _SCRIPT_SHARE = 0.6
@@ -122,8 +124,8 @@ def _garbage(text: str, known_words: Sequence[str]) -> str:
     """Return why the text is none of a page; empty for other texts."""
     if len(_GARBAGE.findall(text)) > len(text) * _GARBAGE_SHARE:
         return "the reply has characters that no page shows"
-    known = " ".join(known_words)
     # A page about models shows such tokens itself.
+    known = set(_TOKEN_WORD.findall(" ".join(known_words)))
     left = next((match for match in _TOKEN.finditer(text.replace("\\_", "_")) if match[1] not in known), None)
     return f"the reply has the token <|{left[1]}|> in its text" if left else ""
 

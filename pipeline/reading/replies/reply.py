@@ -1,48 +1,59 @@
-"""Parse a model's raw reply."""
+"""Parse a model's raw reply: a small one here, a large one in a child process with limits."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from threading import BoundedSemaphore
+from typing import Any
 
-from pipeline.reading.replies import (
-    doctags,
-    front_matter,
-    html_blocks,
-    json_blocks,
-    marked_regions,
-    plain_markdown,
-    tables,
-    wrapping,
-)
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading.replies import forms
 from pipeline.reading.replies.assembly import assemble
 from pipeline.reading.replies.form import MAX_CHARACTERS, Form, Parsed, Region
+from pipeline.reading.sandbox import child
+from pipeline.reading.sandbox.limits import Limits, refused
+
+LARGE = 20_000
+"""The longest reply to parse in this process, in characters: it takes a tenth of a second at most."""
+LIMITS = Limits(timeout_s=10, total_s=10, memory_mb=600, max_chars=5_000_000)
+_MOST_SENT = 5_000_000
+_CHILDREN = BoundedSemaphore(2)
+_WAIT_S = 20.0
 
 Size = tuple[int, int]
 
 
-def _read_otsl(form: Form, text: str, size: Size) -> Parsed:
-    """Return the table that is the whole reply: OTSL, or HTML where the model prefers it."""
-    found = tables.is_otsl(text) or "<table" in text.lower()
-    return assemble(form, [Region("table" if found else "text", text)], size, complete=found or not text)
-
-
-_READERS: Mapping[str, Callable[[Form, str, Size], Parsed]] = {
-    "markdown": plain_markdown.read,
-    "front_matter": front_matter.read,
-    "ref_det": marked_regions.read_ref_det,
-    "json_blocks": json_blocks.read,
-    "layout_tokens": marked_regions.read_layout_tokens,
-    "doctags": doctags.read,
-    "otsl": _read_otsl,
-    "md_boxes": marked_regions.read_md_boxes,
-    "html_blocks": html_blocks.read,
-}
-
-
 def parse(form: Form, raw: str, size: Size) -> Parsed:
-    """Return the Markdown and blocks of a reply; never raises. `size`: width and height of the picture sent, in pixels.
+    """Return the Markdown and blocks of a reply. `size`: width and height of the picture sent, in pixels.
 
-    A reply that is not in its form is read as far as possible, and `complete` is false."""
-    cut = len(raw) > MAX_CHARACTERS
-    text, only_thoughts = wrapping.answer(raw[:MAX_CHARACTERS], markdown=form.kind in {"markdown", "front_matter"})
-    parsed = _READERS[form.kind](form, text, size)
-    return replace(parsed, complete=parsed.complete and not cut, only_thoughts=only_thoughts)
+    A reply that is not in its form is read as far as possible, and `complete` is false. Raises `UnitError`: permanent
+    with code `unparsable` if parsing fails or exceeds its limits, transient if no child can parse now."""
+    facts = {"task": "reply", "form": vars(form), "text": raw[: MAX_CHARACTERS + 1], "size": size}
+    return _parsed(len(raw), lambda: forms.parse(form, raw, size), facts)
+
+
+def put_together(regions: Sequence[Region], size: Size) -> Parsed:
+    """Return the page made of regions whose texts were read one by one. Raises `UnitError` as `parse` does."""
+    facts = {"task": "regions", "regions": regions, "size": size}
+    length = sum(len(region.text) for region in regions)
+    return _parsed(length, lambda: assemble(Form(scale=None), regions, size), facts)
+
+
+def _parsed(length: int, here: Callable[[], Parsed], facts: dict[str, Any]) -> Parsed:
+    if length <= LARGE:
+        try:
+            return here()
+        except Exception as error:
+            raise refused(f"the reply cannot be parsed: {type(error).__name__}", "unparsable") from error
+    if length > _MOST_SENT:
+        raise refused(f"the reply has {length:,} characters, more than {_MOST_SENT:,}", "unparsable")
+    if not _CHILDREN.acquire(timeout=_WAIT_S):
+        raise UnitError("other large replies are being parsed", code="no_reader")
+    try:
+        with child.Session("") as session:
+            answer = session.ask(facts, "the reply", LIMITS)
+    except UnitError as error:
+        if error.kind is not ErrorKind.PERMANENT:
+            raise
+        raise refused(f"the reply cannot be parsed: {error}", "unparsable") from error
+    finally:
+        _CHILDREN.release()
+    return Parsed(**answer | {"regions": tuple(map(forms.region, answer["regions"]))})

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape, unescape
+from html import escape
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -25,6 +25,10 @@ _PIPE_RULE = re.compile(r"\s*+\|?+(?:\s*+:?+-++:?+\s*+\|)*+\s*+(?::?+-++:?+\s*+)
 _BOLD = re.compile(r"\*\*([^*\n]++)\*\*")
 _BACKSLASH = re.compile(r"\\([!-/:-@\[-`{-~])")
 _PIPE = re.compile(r"(?<!\\)\|")
+_MOST_FILLED = 20
+"""The most places for each cell of a table whose short rows are filled with empty cells."""
+_MOST_SPANNED = 50
+"""The most places for each cell of a table that claims to be whole."""
 _MAX_COUNTED = 200
 """The tables of a reply whose rows are compared."""
 
@@ -46,6 +50,10 @@ class Table(NamedTuple):
         """Whether rows differ in length, spans included. A row of a single cell is a heading inside the table."""
         if not self.spans:
             return len({len(row) for row in self.rows if len(row) > 1}) > 1
+        cells = [cell for row in self.rows for cell in row]
+        places = sum(min(cell["rows"], len(self.rows)) * cell["columns"] for cell in cells)
+        if places > _MOST_SPANNED * len(cells) + 1_000:
+            return True
         placed = grid(self.rows, self.header)
         if placed.size >= MAX_PLACES:
             return True
@@ -59,7 +67,9 @@ class Table(NamedTuple):
         """Return a Markdown table, or HTML if cells are merged or the head has several rows."""
         if self.header <= 1 and not self.spans:
             width = max(len(row) for row in self.rows)
-            lines = [[_in_pipes(cell["text"]) for cell in row] + [""] * (width - len(row)) for row in self.rows]
+            # Readers fill short rows themselves.
+            filled = width if width * len(self.rows) <= _MOST_FILLED * sum(map(len, self.rows)) else 0
+            lines = [[_in_pipes(cell["text"]) for cell in row] + [""] * (filled - len(row)) for row in self.rows]
             pipes = ["| " + " | ".join(line) + " |" for line in lines]
             return "\n".join([pipes[0], "| " + " | ".join(["---"] * width) + " |", *pipes[1:]])
         parts = ["<table>"]
@@ -116,6 +126,8 @@ def from_otsl(text: str) -> Table | None:
     above: list[dict[str, Any]] = []
     owners: list[dict[str, Any]] = []
     heads: list[bool] = []
+    more: dict[int, tuple[dict[str, Any], list[str]]] = {}
+    """The cells with words in several places, and these words."""
     header = 0
     for mark, words in zip(parts[1::2], parts[2::2], strict=True):
         if mark == "nl":
@@ -137,10 +149,12 @@ def from_otsl(text: str) -> Table | None:
         elif mark in {"ucel", "xcel"} and (not owners or owners[-1] is not owner):
             owner["rows"] += 1
         if words.strip() and mark in {"lcel", "ucel", "xcel"}:
-            owner["text"] = f"{owner['text']} {' '.join(words.split())}".strip()
+            more.setdefault(id(owner), (owner, [owner["text"]]))[1].append(" ".join(words.split()))
         owners.append(owner)
     if owners:
         rows.append(row)
+    for owner, texts in more.values():
+        owner["text"] = " ".join(filter(None, texts))
     return Table(rows, header) if any(rows) else None
 
 
@@ -174,7 +188,7 @@ def _kept(match: re.Match[str]) -> str:
 
 def _unescaped(markdown: str) -> str:
     parts = _KEPT.split(markdown.replace("\\|", "|"))
-    parts[::2] = [unescape(_BOLD.sub(r"\1", _BACKSLASH.sub(r"\1", part))) for part in parts[::2]]
+    parts[::2] = [hypertext.unescape(_BOLD.sub(r"\1", _BACKSLASH.sub(r"\1", part))) for part in parts[::2]]
     return "".join(parts)
 
 

@@ -40,10 +40,18 @@ def answer(raw: str, *, markdown: bool = True) -> tuple[str, bool]:
     elif closing and text[closing.end() : closing.end() + 1] in {"\n", ""}:  # the server's template opened the thought
         text = text[closing.end() :]
         thoughts = not text.strip()
-    text = text.rstrip()
-    while end := next((token for token in _ENDS if text.endswith(token)), ""):
-        text = text.removesuffix(end).rstrip()
-    return unwrap(text, _MARKDOWN if markdown else _ANY), thoughts
+    return unwrap(_without_ends(text), _MARKDOWN if markdown else _ANY), thoughts
+
+
+def _without_ends(text: str) -> str:
+    end = len(text)
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        token = next((token for token in _ENDS if text.endswith(token, 0, end)), "")
+        if not token:
+            return text[:end]
+        end -= len(token)
 
 
 def without_overrides(text: str) -> str:

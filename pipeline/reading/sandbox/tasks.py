@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.reading.sandbox.limits import Task
 
-_ROOMS = ("export", "ocr", "pdf", "text", "web")
+_ROOMS = ("export", "ocr", "pdf", "replies", "text", "web")
 
 TASKS: dict[str, Callable[[Task], dict[str, Any]]] = {}
 for _room in _ROOMS:

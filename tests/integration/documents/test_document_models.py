@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import BoundedSemaphore
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.work import merge
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.providers import gates
+from pipeline.reading.replies import forms
 from pipeline.reading.replies import reply as replies
 from pipeline.storage.context import Context
 from tests.support.documents import attempts, document, insert_document, page_states, pages
@@ -178,6 +181,75 @@ def test_a_page_without_a_good_reply_is_converted_here_and_says_so(context: Cont
         files.output_path(context.settings, document_id, "report.pdf").with_suffix(".manifest.json").read_text()
     )
     assert "repeats itself" in manifest["pages"][0]["fallback"]
+
+
+def unparsable(monkeypatch: pytest.MonkeyPatch, *, large: bool) -> None:
+    """Let parsing fail: that of a large reply by the limit of its child."""
+
+    def fails(*_: Any) -> Any:
+        raise RecursionError
+
+    if large:
+        monkeypatch.setattr(replies, "LIMITS", replace(replies.LIMITS, max_chars=-166_000))
+    monkeypatch.setattr(forms, "parse", fails)
+
+
+@pytest.mark.parametrize("reply", [GOOD, "```\n" * 50_000], ids=["small", "large"])
+def test_a_page_whose_reply_cannot_be_parsed_is_paid_once_and_converted_here(
+    context: Context, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    provider.script.picture_answer = lambda _: reply
+    unparsable(monkeypatch, large=reply != GOOD)
+    document_id = submitted(context, "general")
+    work(context, document_id)
+    (page,) = pages(context, document_id)
+    assert (page.status, page.doubtful, page.attempts) == (PageStatus.COMPLETED, True, 1)
+    assert "The mill" in page.content
+    assert "the reply cannot be parsed" in page.fallback
+    bad, _ = tried = attempts(context, document_id)
+    assert [(each.provider, each.status) for each in tried] == [("ai", "permanent"), ("local", "completed")]
+    assert bad.cost > 0
+    assert bad.reply["parts"][0]["text"].startswith(reply[:10])
+    work(context, document_id)
+    assert len(provider.records) == len(calls(context)) == 1
+
+
+def test_a_page_whose_kept_reply_can_no_longer_be_parsed_is_converted_here(
+    context: Context, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider.script.picture_answer = lambda _: BLOCKS
+    first = submitted(context, "dots.ocr")
+    work(context, first)
+    unparsable(monkeypatch, large=False)
+    second = submitted(context, "dots.ocr")
+    work(context, second)
+    (page,) = pages(context, second)
+    assert "the reply cannot be parsed" in page.fallback
+    assert len(provider.records) == 1
+    merge.merge_document(context, first, Owner("m", "1"))
+    (tried,) = attempts(context, first)
+    service.promote(context, first, 1, tried.id)
+    assert pages(context, first)[0].content == GOOD
+    assert 1 not in queries.layouts(context, first)
+
+
+def test_no_reader_for_a_large_reply_costs_no_second_call(
+    context: Context, provider: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = GOOD + "".join(f"\n\nStone {number**5:x}" for number in range(1_500))
+    provider.script.picture_answer = lambda _: text
+    document_id = submitted(context, "general")
+    with monkeypatch.context() as patched:
+        patched.setattr(replies, "_WAIT_S", 0)
+        patched.setattr(replies, "_CHILDREN", BoundedSemaphore(1))
+        with replies._CHILDREN:
+            work(context, document_id)
+    assert [each.status for each in attempts(context, document_id)] == ["transient"]
+    with context.db.transaction() as session:
+        session.execute(PAGES.update().values(next_run_at=None))
+    work(context, document_id)
+    assert pages(context, document_id)[0].content == text
+    assert len(provider.records) == len(calls(context)) == 1
 
 
 def test_a_reply_that_is_cut_off_gets_more_tokens_and_then_half_a_page(

@@ -149,7 +149,12 @@ class PageConversion:
             return reader.convert(ref)
         service = cast("ServiceConverter", converter)
         tried.facts["cache_key"], tried.facts["prompt_hash"] = converter.cache_key(ref)
-        known = self._cached(tried.facts["cache_key"], unit.page_source) if unit.use_cache else None
+        try:
+            known = self._cached(tried.facts["cache_key"], unit.page_source) if unit.use_cache else None
+        except UnitError as error:
+            if error.code != "unparsable":
+                raise
+            return self._local(unit, ref, tried, error)
         if known is not None:
             tried.facts["cached"] = True
             return known
@@ -241,7 +246,7 @@ class PageConversion:
             return session.execute(answered).scalar_one()
 
     def _cached(self, key: str, page: int) -> Answer | None:
-        """Return the last good answer to this request, parsed again; None without one."""
+        """Return the last good answer to this request, parsed again; None without one. Raises `UnitError`."""
         query = (
             select(ATTEMPTS.c.text, ATTEMPTS.c.model, ATTEMPTS.c.reply)
             .where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")

@@ -43,6 +43,7 @@ from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.escalation import PAGE_OPERATION, Counts
 from pipeline.providers.protocols import MOST_PASSES, Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
+from pipeline.reading.replies.form import PARSING_S
 from pipeline.settings import Settings
 
 LEASE_MARGIN_S = 60
@@ -118,9 +119,11 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _lease_s(settings: Settings) -> float:
-    # Longer than the longest calls of a page: if the lease expired during a call, the page would be paid twice.
-    calls_s = [MOST_PASSES * profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
-    return max([settings.documents.lease_s, *calls_s])
+    # Longer than the longest calls of a page, one of which begins just before their limit, the parsing of their replies
+    # and local conversion instead: if the lease expired meanwhile, another worker would do all of it again.
+    after_calls_s = PARSING_S + settings.documents.page_timeout_s + LEASE_MARGIN_S
+    pages_s = [(MOST_PASSES + 1) * profile.timeout_s + after_calls_s for profile in settings.providers.values()]
+    return max([settings.documents.lease_s, *pages_s])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pipeline.flows.screenshots.rules.schemas import Finding, SeenScreenshot, Se
 from pipeline.flows.screenshots.states import DERIVED
 from pipeline.providers.replies import BadReply, Read, as_json, as_model, lists_in, valid
 
+_MOST_ENTITIES = 500
 Sent = Mapping[int, int]
 """Screen id (its position in the batch, from 1) → our screenshot id, for the screenshots of a call.
 
@@ -88,6 +89,11 @@ def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
             segments.append(segment.model_copy(update={"screen_ids": screens}))
         else:
             notes.append(f"“{segment.event.title}” was left out: it names no sent screen")
+    most = 20 + 4 * len(sent)  # merging compares them with one another
+    if len(segments) > most:
+        notes.append(f"used only the first {most} of {len(segments):,} segments")
+    if len(index.entities) > _MOST_ENTITIES:
+        notes.append(f"used only the first {_MOST_ENTITIES} of {len(index.entities):,} entities")
     sent_ids = set(sent.values())
     seen: dict[int, SeenScreenshot] = {}
     for shot in index.screenshots:
@@ -95,5 +101,6 @@ def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
             seen.setdefault(shot.screenshot_id, shot)
         else:
             notes.append(f"the reply describes a screenshot that was not sent: {shot.screenshot_id}")
-    value = VlmIndex(segments=segments, entities=unique(index.entities), screenshots=list(seen.values()))
+    entities = unique(index.entities[:_MOST_ENTITIES])
+    value = VlmIndex(segments=segments[:most], entities=entities, screenshots=list(seen.values()))
     return Read(value, tuple(notes))

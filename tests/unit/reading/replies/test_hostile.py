@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.reading.replies.form import MAX_CHARACTERS, Form, Kind, Region
-from pipeline.reading.replies.reply import parse
+from pipeline.reading.replies.forms import parse
 from tests.support.active_markdown import ATTACKS, active
 from tests.support.model_replies import SIZE
 
@@ -64,7 +64,7 @@ from typing import get_args
 resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
 from pipeline.reading.replies.form import Form, Kind
 from pipeline.reading.replies.problems import Expected, check
-from pipeline.reading.replies.reply import parse
+from pipeline.reading.replies.forms import parse
 for piece in sys.argv[1:]:
     piece = piece.replace("\\\\n", "\\n")
     raw = piece * (1_000_000 // len(piece))
@@ -90,7 +90,26 @@ def test_ten_megabytes_of_json_are_cut():
     assert len(parsed.blocks) < MAX_CHARACTERS // len(item)
 
 
+_NUMBERS = [
+    f'<p data-bbox="1,2,3,4"><table><td>&#{"9" * 5_000};</table>\n<img alt="&#{"9" * 5_000}">',
+    f'[{{"bbox": [{"9" * 400}, 2, 3, 4], "category": "Text", "text": "a"}}]',
+]
+"""Numbers that Python converts to no character and to no float."""
+
+
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_odd_replies_are_parsed(kind):
-    for raw in ("[" * 100_000, '{"a":' * 20_000, "\x00", "\ud800", "", " ", "null", "NaN", "1e999", "İ<TABLE>"):
+    for raw in (
+        "[" * 100_000,
+        '{"a":' * 20_000,
+        "\x00",
+        "\ud800",
+        "",
+        " ",
+        "null",
+        "NaN",
+        "1e999",
+        "İ<TABLE>",
+        *_NUMBERS,
+    ):
         parse(Form(kind), raw, SIZE)
