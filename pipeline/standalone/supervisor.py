@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from pipeline.engine import search_path
 from pipeline.engine.errors import UserError
 from pipeline.flows import flows
 from pipeline.process import new_context
@@ -82,7 +83,7 @@ class Supervisor:
         self._lock = lock
         self._servers = servers
         self._redis = (
-            Child("redis", lambda: Started(redis_server.command(settings))) if settings.embedded_redis else None
+            Child("redis", lambda: Started(redis_server.command(settings), search_path.environment_without_keys())) if settings.embedded_redis else None
         )
         self._readers = readers(settings)
         self._children = self._all_children()

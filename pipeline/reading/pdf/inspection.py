@@ -3,6 +3,7 @@
 PDFium and Pillow read a stranger's file; if it crashes them or exhausts memory, only the child ends.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -41,10 +42,12 @@ def decrypt(path: Path, name: str, limits: source.Limits, password: str, wanted:
     if source.check_file(path, limits, name) != "pdf":
         return
     target = path.with_name(f"incoming-{uuid4().hex}")
-    task = {"task": "decrypt", "path": str(path.absolute()), "target": str(target.absolute()), "password": password}
+    written = str(target.absolute())
+    task = {"task": "decrypt", "path": str(path.absolute()), "target": written, "writes": [written]}
+    caps = replace(_CAPS, max_written_bytes=limits.max_upload_mb * 1_000_000)
     try:
-        if _run({**task, "max_bytes": limits.max_upload_mb * 1_000_000}, name, wanted)["needed"]:
-            target.chmod(privacy.PRIVATE_FILE)
+        target.touch(privacy.PRIVATE_FILE, exist_ok=False)
+        if _run({**task, "password": password}, name, wanted, caps, secret=True)["needed"]:
             target.replace(path)
     except UserError as error:
         if error.code == "encrypted":
@@ -74,6 +77,7 @@ def render(
     `gentle`: use a child of low priority. Raises `Unwanted`, or `UserError` if the page is missing, damaged or too much
     for the child.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     _run(
         {
             "task": "render",
@@ -81,6 +85,7 @@ def render(
             "type": file_type,
             "page": number,
             "target": str(target.absolute()),
+            "writes": [str(target.parent.absolute())],
             "dpi": dpi,
             "width": width,
             "max_pixels": max_pixels,
@@ -91,8 +96,16 @@ def render(
     )
 
 
-def _run(task: dict[str, Any], name: str, wanted: Wanted, *, gentle: bool = False) -> dict[str, Any]:
+def _run(
+    task: dict[str, Any],
+    name: str,
+    wanted: Wanted,
+    caps: Limits | None = None,
+    *,
+    gentle: bool = False,
+    secret: bool = False,
+) -> dict[str, Any]:
     try:
-        return child.ask_about_file(task, name, wanted, _CAPS, gentle=gentle)
+        return child.ask_about_file(task, name, wanted, caps or _CAPS, gentle=gentle, secret=secret)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
