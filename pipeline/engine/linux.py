@@ -28,7 +28,7 @@ def _prctl(option: int, value: int | bytes = 0) -> int:
     return int(library().prctl(option, word, zero, zero, zero))
 
 
-def set_dumpable(dumpable: bool) -> None:  # noqa: FBT001  # as prctl's own argument
+def set_dumpable(dumpable: bool) -> None:  # as prctl's own argument
     """Allow or forbid the other processes of this user to read this process's memory, environment and open files. A
     fork keeps this, a new program starts allowed."""
     _prctl(_SET_DUMPABLE, int(dumpable))

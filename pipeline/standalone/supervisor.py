@@ -82,9 +82,7 @@ class Supervisor:
         self._mode = mode
         self._lock = lock
         self._servers = servers
-        self._redis = (
-            Child("redis", lambda: Started(redis_server.command(settings), search_path.environment_without_keys())) if settings.embedded_redis else None
-        )
+        self._redis = Child("redis", self._start_redis) if settings.embedded_redis else None
         self._readers = readers(settings)
         self._children = self._all_children()
         self._signals = 0

@@ -258,7 +258,7 @@ class _Child:
         """What confines it since its first task."""
         self.identities: frozenset[_Identity] = frozenset()
         """The files that it was given."""
-        self._processor_s = 0.0
+        self._most_processor_s = 0.0
         read_end, self._lifeline = os.pipe()
         try:
             self.process = child_process.start(read_end)
@@ -283,7 +283,7 @@ class _Child:
         """Whether it has not been confined yet, or to files and limits that suit the next task."""
         if self.grant is None:
             return True
-        return self.grant.covers(grant) and self.processor_s + limits.processor_s <= self._processor_s
+        return self.grant.covers(grant) and self.processor_s + limits.processor_s <= self._most_processor_s
 
     def ask(
         self, task: dict[str, Any], grant: _Grant, bounds: _Bounds, wanted: Wanted, progress: Progress
@@ -292,14 +292,8 @@ class _Child:
 
         Raises `_ChildEnded`, `Unwanted`, or `UnitError` if the task exceeds a limit.
         """
-        self.tasks += 1
-        scratch = [str(self.scratch)] if self.scratch else []
-        if self.grant is None:
-            self.grant, self.identities = grant, _identities(grant.reads)
-            self._processor_s = self.processor_s + bounds.limits.most_processor_s
         self.peak, before = 0, self.memory
-        files = {"reads": [*grant.reads], "writes": [*grant.writes, *scratch], "scratch": "".join(scratch)}
-        self._write(pack(task | files, "surrogatepass"))
+        self._send(task, grant, bounds.limits)
         answers = self.process.stdout.fileno()
         buffer = Buffer(bounds.limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
@@ -331,8 +325,14 @@ class _Child:
                     raise Unwanted(f"{bounds.name} is no longer wanted.")
             clock.check()
 
-    def _write(self, data: bytes) -> None:
-        remaining = memoryview(data)
+    def _send(self, task: dict[str, Any], grant: _Grant, limits: Limits) -> None:
+        self.tasks += 1
+        if self.grant is None:
+            self.grant, self.identities = grant, _identities(grant.reads)
+            self._most_processor_s = self.processor_s + limits.most_processor_s
+        scratch = [str(self.scratch)] if self.scratch else []
+        files = {"reads": [*grant.reads], "writes": [*grant.writes, *scratch], "scratch": "".join(scratch)}
+        remaining = memoryview(pack(task | files, "surrogatepass"))
         try:
             while remaining:  # The child reads all of it at once, since it waits for nothing else.
                 remaining = remaining[self.process.stdin.write(remaining) or 0 :]
@@ -438,7 +438,7 @@ def _identities(paths: Iterable[str]) -> frozenset[_Identity]:
     identities = set()
     for path in paths:
         with suppress(OSError):
-            status = os.stat(path)
+            status = Path(path).stat()
             identities.add((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
     return frozenset(identities)
 
@@ -484,6 +484,11 @@ def _give_back(child: _Child) -> None:
             ended = similar[0]
             _pool.idle.remove(ended)
     ended.end()
+
+
+def defences() -> list[str]:
+    """Return what confines the children of this process, as one of them reports it. Raises `UnitError`."""
+    return list(run({"task": "defences"}, "no file", Limits(timeout_s=60))["active"])
 
 
 def prepare() -> None:

@@ -118,7 +118,7 @@ def _confine(request: dict[str, Any]) -> None:
 
 
 def _limit(resource_id: int, soft: int, hard: int | None = None) -> None:
-    """Set a limit, which the signal of the soft limit and the refusal of the hard one enforce. `hard`: None keeps it."""
+    """Set a soft limit, and a hard one unless `hard` is None; neither exceeds the hard limit before."""
     with contextlib.suppress(OSError, ValueError):
         before = resource.getrlimit(resource_id)[1]
         hard = before if hard is None else hard if before == resource.RLIM_INFINITY else min(hard, before)

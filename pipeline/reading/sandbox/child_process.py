@@ -134,7 +134,7 @@ def start(lifeline: int) -> Process:
     `lifeline`: the reading end of the pipe whose closing ends the child. Raises `OSError` if no child can be started.
     """
     serve()
-    for path, until in list(_servers):
+    for path, until in _servers:
         while True:
             try:
                 return _Forked(path, lifeline)

@@ -62,9 +62,9 @@ setxattr 188 5 lsetxattr 189 6 fsetxattr 190 7 removexattr 197 14 lremovexattr 1
 truncate 76 45 utime 132 - utimes 235 - futimesat 261 - utimensat 280 88 mknod 133 - mknodat 259 33
 symlink 88 - symlinkat 266 36 link 86 - linkat 265 37
 shmget 29 194 shmat 30 196 msgget 68 186 msgsnd 69 189 semget 64 190 mq_open 240 180
-""".split()
-"""System calls that fail with EPERM: name, and number on each architecture. Landlock has no rights for changes of modes,
-owners and times, so these are refused to all files."""
+"""
+"""System calls that fail with EPERM: name, and number on each architecture. Landlock has no rights for changes of
+modes, owners and times, so these are refused to all files."""
 _CLONE, _CLONE3, _KILL, _TGKILL, _FCNTL, _PRLIMIT = (56, 220), (435, 435), (62, 129), (234, 131), (72, 25), (302, 261)
 _CLONE_THREAD = 0x10000
 _SIGNALLING = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX send signals to any process
@@ -175,7 +175,7 @@ def _filter(column: int, architecture: int) -> Iterator[tuple[int, int, int, int
         yield _EQUAL, 0, 1, value
         yield refuse
     yield allow
-    for number in _REFUSED[1 + column :: 3]:
+    for number in _REFUSED.split()[1 + column :: 3]:
         if number != "-":
             yield _EQUAL, 0, 1, int(number)
             yield refuse
