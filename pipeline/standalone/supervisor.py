@@ -131,6 +131,9 @@ class Supervisor:
                 folder = self._settings.data_dir
                 raise UserError(f"{folder} was deleted while the stack ran on it: the stack has ended", code="deleted")
 
+    def _start_redis(self) -> Started:
+        return Started(redis_server.command(self._settings), search_path.environment_without_keys())
+
     def _on_signal(self, number: int, frame: Any) -> None:  # noqa: ARG002
         self._signals += 1
 

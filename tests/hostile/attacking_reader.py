@@ -69,7 +69,7 @@ def _achieves(act: Callable[[], object]) -> bool:
 
 
 def _raised(limit: int) -> bool:
-    soft, hard = resource.getrlimit(limit)
+    hard = resource.getrlimit(limit)[1]
     resource.setrlimit(limit, (hard, hard))  # as far as the system lets it
     return resource.getrlimit(limit)[0] == resource.RLIM_INFINITY
 

@@ -85,7 +85,9 @@ def test_a_reader_serves_one_document_and_ends_with_a_password(tmp_path: Path) -
 def test_processes_with_keys_are_closed_to_other_processes() -> None:
     root = os.geteuid() == 0
     program = (
-        "import sys; from pipeline.engine import privacy; privacy.begin()\n"
+        "import os, sys; from pipeline.engine import privacy\n"
+        f"if not os.geteuid(): os.setgroups([]); os.setresgid(*[{_NOBODY}] * 3); os.setresuid(*[{_NOBODY}] * 3)\n"
+        "privacy.begin()\n"
         "print(next(iter(__import__('pathlib').Path('/proc/self/fd').iterdir())).readlink(), flush=True)\n"
         "sys.stdin.read()"
     )
@@ -94,7 +96,6 @@ def test_processes_with_keys_are_closed_to_other_processes() -> None:
         env=search_path.environment() | {"PENSTOCK_KEY": "secret"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        user=_NOBODY if root else None,
     ) as holder:
         assert holder.stdin
         assert holder.stdout
