@@ -24,7 +24,7 @@ _SENDMSG = {"x86_64": 46, "aarch64": 211}[os.uname().machine]
 def attack(task: Task) -> dict[str, Any]:
     """Return what each attack achieved; empty for one that was refused."""
     library = ctypes.CDLL(None, use_errno=True)
-    parent, scratch, proof = int(task["parent"]), Path(task["writes"][0]), Path(task["proof"])
+    supervisor, scratch, proof = int(task["supervisor"]), Path(task["writes"][0]), Path(task["proof"])
     program = [b"/bin/sh", b"-c", f"echo out > {proof}".encode(), None]
 
     def execute() -> object:
@@ -36,7 +36,7 @@ def attack(task: Task) -> dict[str, Any]:
             return out.sendmsg([b"secret"], [], 0, ("127.0.0.1", int(task["port"])))
 
     attacks: dict[str, Callable[[], object]] = {
-        "environment": lambda: Path(f"/proc/{parent}/environ").read_bytes()[:1],
+        "environment": lambda: Path(f"/proc/{supervisor}/environ").read_bytes()[:1],
         "database": lambda: Path(task["database"]).read_bytes()[:1],
         "other document": lambda: Path(task["other"]).read_bytes()[:1],
         "processor": lambda: _raised(resource.RLIMIT_CPU),
@@ -46,8 +46,8 @@ def attack(task: Task) -> dict[str, Any]:
         "bare socket": lambda: library.socket(socket.AF_INET, socket.SOCK_DGRAM, 0) + 1,
         "message": lambda: library.syscall(_SENDMSG, 0, None, 0) + 1,
         "system": lambda: library.system(f"echo out > {proof}".encode()) == 0,
-        "debugger": lambda: library.ptrace(_PTRACE_ATTACH, parent, 0, 0) == 0,
-        "signal": lambda: library.kill(parent, 0) == 0,
+        "debugger": lambda: library.ptrace(_PTRACE_ATTACH, supervisor, 0, 0) == 0,
+        "signal": lambda: library.kill(supervisor, 0) == 0,
         "mode": lambda: library.chmod(str(task["database"]).encode(), 0o644) == 0,
         "write": lambda: proof.write_text("out"),
         "own file": lambda: task.path.write_text("changed"),

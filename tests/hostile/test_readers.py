@@ -45,20 +45,26 @@ def test_code_in_a_reader_reaches_neither_keys_nor_other_files_nor_the_network(t
     source, other, database = (data / name for name in ("source.txt", "other.txt", "penstock.db"))
     for file in (source, other, database):
         file.write_text("its own text")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as supervisor,
+    ):
         receiver.bind(("127.0.0.1", 0))
         receiver.setblocking(False)
         task = {
             "task": "attack",
             "path": str(source),
             "writes": [str(scratch)],
-            "parent": os.getpid(),
+            "supervisor": supervisor.pid,
             "other": str(other),
             "database": str(database),
             "proof": str(tmp_path / "proof"),
             "port": receiver.getsockname()[1],
         }
-        answer = child.run(task, "source.txt", Limits())
+        try:
+            answer = child.run(task, "source.txt", Limits())
+        finally:
+            supervisor.kill()
         with pytest.raises(BlockingIOError):
             receiver.recv(16)
     assert (answer["achieved"], answer["last"]) == ([], False)
