@@ -91,8 +91,9 @@ def test_a_reader_serves_one_document_and_ends_with_a_password(tmp_path: Path) -
 def test_processes_with_keys_are_closed_to_other_processes() -> None:
     root = os.geteuid() == 0
     program = (
-        "import os, sys; from pipeline.engine import privacy\n"
+        "import os, sys; from pipeline.engine import linux, privacy\n"
         f"if not os.geteuid(): os.setgroups([]); os.setresgid(*[{_NOBODY}] * 3); os.setresuid(*[{_NOBODY}] * 3)\n"
+        "linux.set_dumpable(True)\n"  # as a program that this user started
         "privacy.begin()\n"
         "print(next(iter(__import__('pathlib').Path('/proc/self/fd').iterdir())).readlink(), flush=True)\n"
         "sys.stdin.read()"
