@@ -110,6 +110,8 @@ def test_processes_with_keys_are_closed_to_other_processes() -> None:
         for user in (_NOBODY, _NOBODY - 1) if root else (None,):
             for name in ("environ", "mem", "maps", "fd"):
                 path = f"/proc/{holder.pid}/{name}"
-                done = subprocess.run(["ls" if name == "fd" else "cat", path], user=user, capture_output=True)  # noqa: PLW1510
+                done = subprocess.run(
+                    ["ls" if name == "fd" else "cat", path], user=user, group=user, capture_output=True
+                )  # noqa: PLW1510
                 assert b"Permission denied" in done.stderr, (user, name, done)
         holder.stdin.close()
