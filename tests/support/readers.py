@@ -12,7 +12,7 @@ def readers() -> list[psutil.Process]:
     running = []
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # other processes may have ended
-            forked = process.ppid() in {server.pid for server in child_process._own}
+            forked = process.ppid() in {server.pid for server, _ in child_process._own}
             if process.status() != psutil.STATUS_ZOMBIE and (forked or _is_program(process)):
                 running.append(process)
     return running

@@ -41,8 +41,10 @@ LIBRARIES = (
 forks the next."""
 _ANSWER_S, _START_S = 10.0, 30.0
 _servers: list[tuple[Path, float]] = []
-_own: "list[subprocess.Popen[bytes]]" = []
-"""The server that this process has started for itself, if any."""
+_own: "list[tuple[subprocess.Popen[bytes], Path]]" = []
+"""The server that this process has started for itself, if any, and its folder."""
+_own_sockets: set[Path] = set()
+"""The sockets of servers that this process or its parent has started for itself."""
 _own_lock = threading.Lock()
 _inherited: list[object] = []  # kept, since dropping another process's pipe would close a number of ours
 _loaded: set[str] = set()
@@ -94,7 +96,8 @@ def serve() -> bool:
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
             return False
-        _own.append(process)
+        _own.append((process, folder))
+        _own_sockets.add(folder / "socket")
         use_server(folder / "socket", _START_S)
         return True
 
@@ -102,11 +105,12 @@ def serve() -> bool:
 def end_server() -> None:
     """End the server that this process has started for itself, and wait for its end; harmless without one."""
     while _own:
-        process = _own.pop()
+        process, folder = _own.pop()
         _servers.clear()
         if process.stdin:
             process.stdin.close()
         process.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # if it was killed
 
 
 def _disown() -> None:
@@ -114,7 +118,7 @@ def _disown() -> None:
     global _own_lock  # noqa: PLW0603  # another thread of the parent may have held it
     _own_lock = threading.Lock()
     _inherited.extend(_own)
-    for process in _own:
+    for process, _ in _own:
         process.returncode = 0
     _own.clear()
 
@@ -139,11 +143,12 @@ def start(lifeline: int) -> Process:
             try:
                 return _Forked(path, lifeline)
             except OSError:
-                if time.monotonic() >= until or any(server.poll() is not None for server in _own):
+                if time.monotonic() >= until or any(server.poll() is not None for server, _ in _own):
                     break
             time.sleep(0.01)
-    if any(server.poll() is not None for server in _own):
-        end_server()  # the next child gets a new one
+    if any(path in _own_sockets for path, _ in _servers):
+        end_server()
+        _servers.clear()  # the next child gets a new one
     return _Started(lifeline)
 
 

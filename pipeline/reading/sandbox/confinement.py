@@ -19,7 +19,7 @@ from pathlib import Path
 from pipeline.engine import linux, search_path
 
 _NO_NEW_PRIVILEGES, _SECCOMP = "no new privileges", "seccomp"
-_SYSTEM = (
+_BESIDE_CODE = (
     *("/usr", "/lib", "/lib32", "/lib64", "/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"),
     *("/dev/null", "/dev/zero", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo"),
     *("/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu"),
@@ -99,7 +99,14 @@ def code() -> tuple[str, ...]:
     # A folder with our sources may hold keys, settings and data as well.
     sources = (root / "pyproject.toml").exists()
     packages = {entry for entry in sys.path if entry and not (sources and root.is_relative_to(entry))}
-    paths = {sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *packages, str(root / "pipeline"), *_SYSTEM}
+    paths = {
+        sys.prefix,
+        sys.base_prefix,
+        *sysconfig.get_paths().values(),
+        *packages,
+        str(root / "pipeline"),
+        *_BESIDE_CODE,
+    }
     return tuple(sorted(path for path in paths if Path(path).exists()))
 
 

@@ -108,3 +108,21 @@ def test_the_server_ends_with_the_process_that_started_it(server: psutil.Popen, 
     server.stdin.close()
     assert server.wait(60) == 0
     assert "some words" in read(tmp_path), "the existing child does not read on"
+
+
+def test_a_process_whose_own_server_was_killed_starts_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child.close_idle()
+    child_process.end_server()
+    monkeypatch.setattr(child_process, "_servers", [])
+    assert "some words" in read(tmp_path)
+    ((own, _),) = child_process._own
+    child.close_idle()
+    own.kill()
+    assert "some words" in read(tmp_path)  # by a program
+    child.close_idle()
+    assert "some words" in read(tmp_path)
+    ((other, _),) = child_process._own
+    assert other.poll() is None
+    assert not started()
+    child.close_idle()
+    child_process.end_server()
