@@ -3,6 +3,7 @@
 PDFium and Pillow read a stranger's file; if it crashes them or exhausts memory, only the child ends.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -77,23 +78,27 @@ def render(
     `gentle`: use a child of low priority. Raises `Unwanted`, or `UserError` if the page is missing, damaged or too much
     for the child.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _run(
-        {
-            "task": "render",
-            "path": str(path.absolute()),
-            "type": file_type,
-            "page": number,
-            "target": str(target.absolute()),
-            "writes": [str(target.parent.absolute())],
-            "dpi": dpi,
-            "width": width,
-            "max_pixels": max_pixels,
-        },
-        name,
-        wanted,
-        gentle=gentle,
-    )
+    folder = target.parent
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    task = {
+        "task": "render",
+        "path": str(path.absolute()),
+        "type": file_type,
+        "page": number,
+        "target": str(target.absolute()),
+        "writes": [str(folder.absolute())],
+        "dpi": dpi,
+        "width": width,
+        "max_pixels": max_pixels,
+    }
+    try:
+        _run(task, name, wanted, gentle=gentle)
+    except BaseException:
+        with suppress(OSError):  # another page's picture is there
+            for parent in made:
+                parent.rmdir()
+        raise
 
 
 def _run(

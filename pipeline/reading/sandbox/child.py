@@ -14,7 +14,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -328,7 +328,7 @@ class _Child:
     def _send(self, task: dict[str, Any], grant: _Grant, limits: Limits) -> None:
         self.tasks += 1
         if self.grant is None:
-            self.grant, self.identities = grant, _identities(grant.reads)
+            self.grant, self.identities = grant, _identities(grant)
             self._most_processor_s = self.processor_s + limits.most_processor_s
         scratch = [str(self.scratch)] if self.scratch else []
         files = {"reads": [*grant.reads], "writes": [*grant.writes, *scratch], "scratch": "".join(scratch)}
@@ -433,19 +433,20 @@ class _Pool:
 _Identity = tuple[str, int, int, int, int]
 
 
-def _identities(paths: Iterable[str]) -> frozenset[_Identity]:
-    """Return the path, device, inode, size and time of change of each existing file."""
+def _identities(grant: _Grant) -> frozenset[_Identity]:
+    """Return the path, device and inode of each existing path, and size and time of change of the files to read."""
     identities = set()
-    for path in paths:
+    for path in grant.reads | grant.writes:
         with suppress(OSError):
             status = Path(path).stat()
-            identities.add((path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+            state = (status.st_size, status.st_mtime_ns) if path in grant.reads else (0, 0)
+            identities.add((path, status.st_dev, status.st_ino, *state))
     return frozenset(identities)
 
 
 def _take(grant: _Grant, limits: Limits, scratch: Path | None = None, *, gentle: bool = False) -> _Child:
     """Return an idle child of the same document, or else a fresh one."""
-    identities = _identities(grant.reads)
+    identities = _identities(grant)
     while True:
         with _pool.lock:
             fitting = [
