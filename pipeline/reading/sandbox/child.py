@@ -2,8 +2,9 @@
 
 A child serves one document: its first task confines it to the files that this task names, `path` and `reads`, and to
 writing to `writes`. It gets none of our environment. A program takes half a second to start and import its libraries,
-so a server forks children (`child_process`); `prepare` starts it, or a child where it cannot run. `run` does one task; a
-`Session` keeps one child for several tasks on a document, so that files stay open in between. `tasks` lists all tasks.
+so a server forks children (`child_process`); `prepare` starts it, or a child where it cannot run. `run` does one task;
+a `Session` keeps one child for several tasks on a document, so that files stay open in between. `tasks` lists all
+tasks.
 """
 
 import atexit
