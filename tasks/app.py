@@ -25,6 +25,7 @@ from celery.signals import (
 from pipeline.engine import privacy
 from pipeline.engine.logs import configure
 from pipeline.process import forget_context, get_context
+from pipeline.reading.sandbox import child_process
 from pipeline.settings import get_settings
 from tasks.celery_internals import messages as _messages  # noqa: F401  # every message says when it was sent
 
@@ -114,6 +115,7 @@ def _close_idle(**_: Any) -> None:
     """Close the database before a fork. If the child closed inherited files, SQLite would drop the parent's locks."""
     _pool_masters.add(os.getpid())
     get_context().db.dispose()
+    child_process.serve()  # one server of readers for all processes of the pool
 
 
 @worker_process_init.connect

@@ -1,9 +1,11 @@
-"""Keep Penstock's files private to the user that it runs as. Results for other places get the user's own modes."""
+"""Keep Penstock's files and processes private. Results for other places get the user's own modes."""
 
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+
+from pipeline.engine import linux
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = 0o077
@@ -11,9 +13,11 @@ _users_umask: list[int] = []
 
 
 def begin() -> None:
-    """Make new files of this process private to its user. For entry points: a library keeps its program's umask."""
+    """Make new files of this process private to its user, and its memory and environment private to itself: on Linux no
+    other process of the user may read them. For entry points: a library leaves its program as it is."""
     before = os.umask(_OTHERS)
     _users_umask[:] = _users_umask or [before]
+    linux.set_dumpable(False)
 
 
 def users_mode(full: int) -> int:

@@ -12,6 +12,7 @@ NAMES = ("pipeline", "tasks", "celeryconfig")
 """The names of Penstock's top-level modules."""
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 """The folder from which Python imports Penstock."""
+_PLAIN = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def clean() -> None:
@@ -35,6 +36,11 @@ def environment() -> dict[str, str]:
     # For Pythons that the child starts, such as a worker that detaches itself.
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
     return others | ({"PYTHONPATH": os.pathsep.join(wanted)} if wanted else {})
+
+
+def environment_without_keys() -> dict[str, str]:
+    """Return the variables of `environment` that programs need to start, and no others: they may hold keys."""
+    return {name: value for name, value in environment().items() if name in _PLAIN}
 
 
 def is_stray(entry: str) -> bool:

@@ -50,7 +50,7 @@ class Drawing:
         """Return parts of the page's picture: (box in pixels, degrees to turn it anticlockwise). Raises `UnitError`."""
         places = [[*box, turn] for box, turn in boxes]
         with TemporaryDirectory(prefix="parts-", dir=image.parent) as folder:
-            task = {"task": "page_parts", "path": str(image), "boxes": places, "folder": folder}
+            task = {"task": "page_parts", "path": str(image), "boxes": places, "folder": folder, "writes": [folder]}
             answer = self._ask({**task, "rendition": asdict(rendition)})
             media_type = "image/jpeg" if rendition.format == "jpeg" else "image/png"
             return [

@@ -42,7 +42,7 @@ class LocalConverter:
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
         """Return the document's profile as JSON, for `open`; empty for pictures. Calls `tick` twice a second. Raises
         `UnitError`."""
-        with Pages(source, self._limits, self._options) as opened:
+        with Pages(source, self._limits, self._options, scratch=self._scratch) as opened:
             return opened.survey(pages, tick)
 
     @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.engine import privacy
+from pipeline.engine import linux, privacy
 from pipeline.engine.connection import ask_sentinels, reach
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.nouns import count
@@ -28,6 +28,7 @@ from pipeline.operations.overview import sweep_problem
 from pipeline.operations.providers import FAIL, OK, WARN, Check, provider_check
 from pipeline.process import new_context
 from pipeline.providers import gates, registry
+from pipeline.reading.sandbox import child
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
 from pipeline.standalone.redis_version import FAULTS, Version, of_program
@@ -63,6 +64,7 @@ def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
         "workers": (_workers, ""),
         "flows": (_flows, ""),
         "gateway": (_gateway, "check PENSTOCK_GATEWAY__REDIS__URL and …__CLUSTER_URLS"),
+        "readers": (_readers, "look at this machine's memory"),
         "providers": (_providers, ""),
     }
     for name in only or runners:
@@ -292,6 +294,16 @@ def _gateway(settings: Settings) -> Iterator[Check]:
     yield Check("gateway", WARN if advice else OK, summary, advice)
     if gateway.dead_letters:
         yield Check("dead letters", WARN, str(gateway.dead_letters), "`penstock dlq list` shows them")
+
+
+def _readers(_: Settings) -> Iterator[Check]:
+    """Yield what confines the processes that read files, as one of them reports it."""
+    active = child.defences()
+    advice = ""
+    if linux.IS_LINUX and not {"seccomp", "Landlock"} <= {name.partition(" ")[0] for name in active}:
+        advice = "use a kernel, or settings of the container, with Landlock and seccomp"
+    summary = ", ".join(active) or "limits on resources, and Python's own checks alone"
+    yield Check("readers", WARN if advice else OK, summary, advice)
 
 
 def _providers(settings: Settings) -> Iterator[Check]:

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Protocol
 
-from pipeline.engine import search_path
+from pipeline.engine import linux, search_path
 from pipeline.flows import FLOWS
 from pipeline.process import forget_context
 from pipeline.reading.sandbox.child_process import FORKS
@@ -133,8 +132,7 @@ def _become(program: Program, name: str, lifeline: int) -> None:
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    with suppress(OSError):  # the name in `ps` and `top`; the command line is the supervisor's
-        Path("/proc/self/comm").write_text(name, encoding="ascii")
+    linux.set_name(name)  # the command line is the supervisor's
     sys.argv = [*search_path.program(program.module)[1:], *program.arguments]
     # The program reads settings anew and opens its own connections.
     get_settings.cache_clear()

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from pipeline.engine import search_path
 from pipeline.engine.errors import UserError
 from pipeline.flows import flows
 from pipeline.process import new_context
@@ -81,9 +82,7 @@ class Supervisor:
         self._mode = mode
         self._lock = lock
         self._servers = servers
-        self._redis = (
-            Child("redis", lambda: Started(redis_server.command(settings))) if settings.embedded_redis else None
-        )
+        self._redis = Child("redis", self._start_redis) if settings.embedded_redis else None
         self._readers = readers(settings)
         self._children = self._all_children()
         self._signals = 0
@@ -131,6 +130,9 @@ class Supervisor:
                 kill([*self._children, *self._readers, *([self._redis] if self._redis else [])])
                 folder = self._settings.data_dir
                 raise UserError(f"{folder} was deleted while the stack ran on it: the stack has ended", code="deleted")
+
+    def _start_redis(self) -> Started:
+        return Started(redis_server.command(self._settings), search_path.environment_without_keys())
 
     def _on_signal(self, number: int, frame: Any) -> None:  # noqa: ARG002
         self._signals += 1

@@ -16,6 +16,7 @@ import structlog
 from hypothesis import settings as hypothesis_settings
 
 from pipeline.reading.sandbox.child import close_idle
+from pipeline.reading.sandbox.child_process import end_server
 from tests.support import named_redis
 from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded
@@ -102,6 +103,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
     """Fail the session if tests left processes behind."""
     close_preloaded()
     close_idle()
+    end_server()
     leaked = leaked_processes() if _runs_tests(session.config) else []
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["leaked"] = leaked

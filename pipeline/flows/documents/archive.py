@@ -62,10 +62,10 @@ def _manifest(merged: Path) -> dict[str, Any] | None:
 
 
 def pictures_folder(context: Context, document_id: str) -> Path | None:
-    """Return the folder of the pictures that a document's Markdown links to; None if the folder does not exist, as for
-    an unknown document."""
+    """Return the folder of the pictures that a document's Markdown links to; None if there are none, as for an unknown
+    document."""
     folder = files.pictures_folder(context.settings, document_id)
-    return folder if folder.is_dir() else None
+    return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
 def _contents(context: Context, document: DocumentView, merged: Path, stem: str) -> Iterator[tuple[str, _Content]]:

@@ -27,6 +27,7 @@ REVISION = 2
 """Raise this whenever the PDF changes: those of an earlier revision are then made anew."""
 
 _PAGE_S, _TOTAL_S = 60.0, 3_600.0
+_MOST_ADDED_BYTES = 512 * 2**20
 Json = dict[str, Any]
 Progress = Callable[[int, int], object]
 """Receives the number of pages whose places are known, and of all pages."""
@@ -88,7 +89,11 @@ def _make(
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     partial, asked = (path.with_name(f".{path.stem}.{uuid4().hex}{suffix}") for suffix in (".pdf", ".json"))
     limits = Limits(
-        timeout_s=_PAGE_S, total_s=_TOTAL_S, memory_mb=context.settings.documents.reader_memory_mb, max_chars=10_000_000
+        timeout_s=_PAGE_S,
+        total_s=_TOTAL_S,
+        memory_mb=context.settings.documents.reader_memory_mb,
+        max_chars=10_000_000,
+        max_written_bytes=source.stat().st_size + _MOST_ADDED_BYTES,
     )
     task = {
         "task": "searchable",
@@ -96,6 +101,8 @@ def _make(
         "texts": str(asked),
         "target": str(partial),
         "keep_active": context.settings.documents.keep_active_content,
+        "reads": [str(asked)],
+        "writes": [str(path.parent)],
     }
     try:
         asked.write_text(json.dumps({"pages": texts}), encoding="utf-8", errors="replace")

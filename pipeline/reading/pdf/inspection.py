@@ -3,6 +3,8 @@
 PDFium and Pillow read a stranger's file; if it crashes them or exhausts memory, only the child ends.
 """
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -41,10 +43,12 @@ def decrypt(path: Path, name: str, limits: source.Limits, password: str, wanted:
     if source.check_file(path, limits, name) != "pdf":
         return
     target = path.with_name(f"incoming-{uuid4().hex}")
-    task = {"task": "decrypt", "path": str(path.absolute()), "target": str(target.absolute()), "password": password}
+    written = str(target.absolute())
+    task = {"task": "decrypt", "path": str(path.absolute()), "target": written, "writes": [written]}
+    caps = replace(_CAPS, max_written_bytes=limits.max_upload_mb * 1_000_000)
     try:
-        if _run({**task, "max_bytes": limits.max_upload_mb * 1_000_000}, name, wanted)["needed"]:
-            target.chmod(privacy.PRIVATE_FILE)
+        target.touch(privacy.PRIVATE_FILE, exist_ok=False)
+        if _run({**task, "password": password}, name, wanted, caps, secret=True)["needed"]:
             target.replace(path)
     except UserError as error:
         if error.code == "encrypted":
@@ -74,25 +78,39 @@ def render(
     `gentle`: use a child of low priority. Raises `Unwanted`, or `UserError` if the page is missing, damaged or too much
     for the child.
     """
-    _run(
-        {
-            "task": "render",
-            "path": str(path.absolute()),
-            "type": file_type,
-            "page": number,
-            "target": str(target.absolute()),
-            "dpi": dpi,
-            "width": width,
-            "max_pixels": max_pixels,
-        },
-        name,
-        wanted,
-        gentle=gentle,
-    )
-
-
-def _run(task: dict[str, Any], name: str, wanted: Wanted, *, gentle: bool = False) -> dict[str, Any]:
+    folder = target.parent
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    task = {
+        "task": "render",
+        "path": str(path.absolute()),
+        "type": file_type,
+        "page": number,
+        "target": str(target.absolute()),
+        "writes": [str(folder.absolute())],
+        "dpi": dpi,
+        "width": width,
+        "max_pixels": max_pixels,
+    }
     try:
-        return child.ask_about_file(task, name, wanted, _CAPS, gentle=gentle)
+        _run(task, name, wanted, gentle=gentle)
+    except BaseException:
+        with suppress(OSError):  # another page's picture is there
+            for parent in made:
+                parent.rmdir()
+        raise
+
+
+def _run(
+    task: dict[str, Any],
+    name: str,
+    wanted: Wanted,
+    caps: Limits | None = None,
+    *,
+    gentle: bool = False,
+    secret: bool = False,
+) -> dict[str, Any]:
+    try:
+        return child.ask_about_file(task, name, wanted, caps or _CAPS, gentle=gentle, secret=secret)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error

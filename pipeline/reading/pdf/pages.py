@@ -81,9 +81,9 @@ class Pages:
         self._key = uuid4().hex
         self._file = {"path": str(source.absolute()), "options": (options or Options())._asdict()}
         self._opening = {"task": "open", "key": self._key, "survey": survey, **self._file}
-        self._scratch = scratch
         self._second_opinion = options is not None and options.second_opinion
-        self._session = Session(advice="")
+        place = (scratch if scratch and scratch.is_dir() else Path(gettempdir())) if self._second_opinion else None
+        self._session = Session(advice="", scratch=place and place.absolute())
 
     def __enter__(self) -> Self:
         return self
@@ -120,18 +120,23 @@ class Pages:
         that. Raises `UnitError`: permanent if the file or page is missing, damaged or too much for the child; transient
         if no child starts or recognition fails.
         """
-        # The child makes the folder, for a doubtful page: making and removing one can take as long as reading a page.
-        scratch = self._scratch if self._scratch and self._scratch.is_dir() else Path(gettempdir())
-        folder = scratch.absolute() / f"penstock-page-{uuid4().hex}" if self._second_opinion else None
+        if picture_folder:
+            picture_folder.mkdir(parents=True, exist_ok=True)
+        reads, writes = ([str(path.absolute())] if path else [] for path in (image, picture_folder))
         task = {
             "task": "convert",
             "page": number,
             "image": image and str(image.absolute()),
             "pictures": picture_folder and str(picture_folder.absolute()),
-            "second": folder and str(folder),
+            "second": uuid4().hex if self._second_opinion else None,
+            "reads": reads,
+            "writes": writes,
         }
+        folder: Path | None = None
         try:
             answer = self._ask(task)
+            # The child makes the folder, for a doubtful page: making one can take as long as reading a page.
+            folder = self._session.scratch and self._session.scratch / str(task["second"])
             asked = folder is not None and (folder / DOUBTFUL_LINES).exists()
             if folder and asked and second_opinion.read(folder, self._limits, lambda: True):
                 answer = self._ask(task)
@@ -154,8 +159,10 @@ class Pages:
         It has at most `max_pixels` pixels. Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted`
         returns False, and whatever `wanted` raises.
         """
-        task = {"task": "picture", "page": number, "folder": str(folder.absolute()), "rendition": asdict(rendition)}
-        return Path(self._ask({**task, "max_pixels": max_pixels}, wanted)["path"])
+        folder.mkdir(parents=True, exist_ok=True)
+        target = str(folder.absolute())
+        task = {"task": "picture", "page": number, "folder": target, "writes": [target]}
+        return Path(self._ask({**task, "rendition": asdict(rendition), "max_pixels": max_pixels}, wanted)["path"])
 
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
         """Return the child's answer to a task on one page; open the document in the child first if necessary.
@@ -163,7 +170,7 @@ class Pages:
         Calls `wanted` twice a second. Raises `UnitError`, `Unwanted` if `wanted` returns False, and whatever `wanted`
         raises.
         """
-        request, name = {**task, "key": self._key}, f"page {task['page']}"
+        request, name = {**task, "key": self._key, "path": self._file["path"]}, f"page {task['page']}"
         for _ in range(_CHILDREN):
             try:
                 return self._session.ask(request, name, self._limits, wanted)

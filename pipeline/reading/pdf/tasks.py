@@ -12,12 +12,11 @@ from pipeline.reading.ocr import images
 from pipeline.reading.ocr.rendition import Rendition
 from pipeline.reading.pdf import conversion, pdfium, source_check
 from pipeline.reading.pdf.pages import NOT_OPEN, Options
-from pipeline.reading.sandbox.limits import Task, check_characters, large_files, refused
+from pipeline.reading.sandbox.limits import Task, check_characters, refused
 
 _MAX_DPI = 400
 _MAX_WEBP = 16_383
 """The longest side of a WebP picture."""
-_MOST_ADDED_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def _decrypt(task: Task) -> dict[str, Any]:
     """Write a copy of a PDF without its password to `target`; write nothing if it opens without one."""
     with suppress(UnitError), pdfium.open_document(task.path):
         return {"needed": False}
-    with large_files(task["max_bytes"]), pdfium.open_document(task.path, task["password"]) as document:
+    with pdfium.open_document(task.path, task["password"]) as document:
         document.save_decrypted(Path(task["target"]))
     return {"needed": True}
 
@@ -94,6 +93,7 @@ def _open(task: Task) -> dict[str, Any]:
 
 def _convert(task: Task) -> dict[str, Any]:
     image, folder, second = (Path(task[name]) if task[name] else None for name in ("image", "pictures", "second"))
+    second = second and Path(task["scratch"]) / second
     page = _opened.source(task["key"]).convert(task["page"], image, folder, second)
     check_characters(len(page.text), task["name"], task.limits)
     return page._asdict()
@@ -115,11 +115,8 @@ def _searchable(task: Task) -> dict[str, Any]:
     from pipeline.reading.pdf import searchable  # noqa: PLC0415  (pikepdf takes 6 MB)
 
     texts = searchable.texts_of(json.loads(Path(task["texts"]).read_bytes()))
-    with large_files(task.path.stat().st_size + _MOST_ADDED_BYTES):
-        report = searchable.write(
-            task.path, Path(task["target"]), texts, task.progress, keep_active=task["keep_active"]
-        )
-    return report._asdict()
+    keep_active = task["keep_active"]
+    return searchable.write(task.path, Path(task["target"]), texts, task.progress, keep_active=keep_active)._asdict()
 
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {

@@ -1,13 +1,16 @@
 """Child processes that read hostile files. A task that takes too much time or memory, or is unwanted, kills its child.
 
-A child takes half a second to start and import its libraries, so a process keeps a few idle children, and a stack has
-a server that forks them. A child gets the path of a file and none of our environment. `run` does one task; a `Session`
-keeps one child for several tasks, so that files stay open in between. `tasks` lists all tasks.
+A child serves one document: its first task confines it to the files that this task names, `path` and `reads`, and to
+writing to `writes`. It gets none of our environment. A program takes half a second to start and import its libraries,
+so a server forks children (`child_process`); `prepare` starts it, or a child where it cannot run. `run` does one task;
+a `Session` keeps one child for several tasks on a document, so that files stay open in between. `tasks` lists all
+tasks.
 """
 
 import atexit
 import os
 import select
+import shutil
 import signal
 import threading
 import time
@@ -15,7 +18,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from tempfile import mkdtemp
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -64,16 +68,23 @@ def run(
 
 
 def ask_about_file(
-    task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it", *, gentle: bool = False
+    task: dict[str, Any],
+    name: str,
+    wanted: Wanted,
+    limits: Limits,
+    advice: str = "; split it",
+    *,
+    gentle: bool = False,
+    secret: bool = False,
 ) -> dict[str, Any]:
     """Let a sandboxed child process do a task on one file, which errors call `name`, and return its answer.
 
-    `advice` ends the sentence that reports an exceeded limit; `gentle`: use a child of low priority. Raises `Unwanted`,
-    or `UnitError`: an error of the task, permanent with code `too_slow`, `too_large` or `unreadable_file` (a crash), or
-    transient with code `no_reader` or `reader_killed`.
+    `advice` ends the sentence that reports an exceeded limit; `gentle` and `secret`: as in `Session`. Raises
+    `Unwanted`, or `UnitError`: an error of the task, permanent with code `too_slow`, `too_large` or `unreadable_file`
+    (a crash), or transient with code `no_reader` or `reader_killed`.
     """
     try:
-        with Session(advice, gentle=gentle) as session:
+        with Session(advice, gentle=gentle, secret=secret) as session:
             return session.ask(task, name, limits, wanted)
     except UnitError as error:
         # Elsewhere `unreadable` means one of our files that we may not read; this file is the sender's.
@@ -82,17 +93,51 @@ def ask_about_file(
         raise UnitError(str(error).replace(own_name, name), kind=error.kind, code=code) from error
 
 
+class _Grant(NamedTuple):
+    """What the first task of a child fixes for its life: the files that it may read, the files and folders where it may
+    write, and its hard limits."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+    memory_mb: int
+    max_written_bytes: int
+
+    @classmethod
+    def of(cls, task: Mapping[str, Any], limits: Limits) -> Self:
+        reads = frozenset(filter(None, (task.get("path"), *task.get("reads", ()))))
+        return cls(reads, frozenset(task.get("writes", ())), limits.memory_mb, limits.max_written_bytes)
+
+    def covers(self, other: "_Grant") -> bool:
+        """Whether a child with this grant may do the tasks of the other one."""
+        return other.reads <= self.reads and other.writes <= self.writes and other[2:] == self[2:]
+
+
 class Session:
-    """Consecutive tasks in one child, for use by one thread. Close it.
+    """Consecutive tasks on one document in one child, for use by one thread. Close it.
 
     A task that fails with an error leaves the child running. If the child dies, only its current task fails; the next
-    task gets a new child, so tasks must not rely on earlier ones.
+    task gets a new child, and so does a task with files that the first one did not name. So tasks must not rely on
+    earlier ones.
     """
 
-    def __init__(self, advice: str = "; split it", *, gentle: bool = False) -> None:
-        """`advice` ends the sentence that reports an exceeded limit. `gentle`: use a child of low priority."""
+    def __init__(
+        self,
+        advice: str = "; split it",
+        *,
+        gentle: bool = False,
+        secret: bool = False,
+        scratch: Path | None = None,
+    ) -> None:
+        """`advice` ends the sentence that reports an exceeded limit. `gentle`: use a child of low priority. `secret`:
+        the child learns a secret, and ends with the session.
+
+        `scratch`: a folder in which each child gets a folder to write to, which tasks know as their entry `scratch`; it
+        is removed with the child.
+        """
         self._advice = advice
         self._gentle = gentle
+        self._secret = secret
+        self._scratch = scratch
         self._child: _Child | None = None
 
     def __enter__(self) -> Self:
@@ -102,18 +147,27 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Let other sessions use the child, or end it if enough children are idle; harmless without a child."""
+        """Let other sessions on the same document use the child, or end it; harmless without a child."""
         child, self._child = self._child, None
         if child is not None and child.is_ours:
-            _give_back(child)
+            if self._secret:
+                child.end()
+            else:
+                _give_back(child)
 
-    def _fit(self) -> "_Child | None":
+    @property
+    def scratch(self) -> Path | None:
+        """The folder to which the child of the last task may write, until the next task or `close`; None without
+        one."""
+        return self._child.scratch if self._child else None
+
+    def _fit(self, grant: _Grant, limits: Limits) -> "_Child | None":
         """Return the session's child if it can do the next task. None: there is none, another process started it, or it
-        has just been ended since earlier tasks left it with too much memory."""
+        has just been ended since it was confined to other files, or earlier tasks have used up its memory or time."""
         child = self._child
         if child is None or not child.is_ours:
             return None
-        if child.memory < _MAX_RSS:
+        if child.memory < _MAX_RSS and child.may_serve(grant, limits):
             return child
         child.end()
         return None
@@ -126,8 +180,8 @@ class Session:
         wanted: Wanted = lambda: True,
         progress: Progress = lambda _: None,
     ) -> dict[str, Any]:
-        """Let the child do `task`, whose entry `task` names it in `tasks.TASKS`, and return its answer; errors call the
-        file `name`.
+        """Let the child do `task`, and return its answer; errors call the file `name`. Its entry `task` names it in
+        `tasks.TASKS`, `path` and `reads` the files that it may read, `writes` files and folders that exist.
 
         Calls `wanted` twice a second, and ends the child if it returns False; each `progress` grants another
         `limits.timeout_s`. Raises `Unwanted`, an error of the task, or `UnitError` with code `too_slow`, `too_large` or
@@ -135,12 +189,13 @@ class Session:
         starts) or `reader_killed` (transient: something killed two children in a row).
         """
         scalars = {field: getattr(limits, field) for field in _SCALARS}
+        grant = _Grant.of(task, limits)
         request = {**task, "name": name, "limits": scalars, "advice": self._advice}
         bounds, killed = _Bounds(name, limits, self._advice), False
         for _ in range(4):
-            child = self._child = self._fit() or _take(gentle=self._gentle)
+            child = self._child = self._fit(grant, limits) or _take(grant, limits, self._scratch, gentle=self._gentle)
             try:
-                answer = child.ask(request, bounds, wanted, progress)
+                answer = child.ask(request, grant, bounds, wanted, progress)
             except _ChildEnded as ended:
                 code, self._child = child.end(), None
                 if ended.started:
@@ -153,6 +208,7 @@ class Session:
                 self._child = None
                 child.end()
                 raise
+            child_process.preload(map(str, answer.pop("loaded", ())))
             if "error" in answer:
                 raise UnitError(str(answer["error"]), kind=ErrorKind(answer["kind"]), code=str(answer["code"]))
             return answer
@@ -195,8 +251,14 @@ class _Bounds:
 class _Child:
     """A running child process, owned by one caller at a time. `gentle`: it runs at low priority."""
 
-    def __init__(self, *, gentle: bool = False) -> None:
+    def __init__(self, scratch: Path | None = None, *, gentle: bool = False) -> None:
+        """`scratch`: as in `Session`."""
         self.gentle = gentle
+        self.grant: _Grant | None = None
+        """What confines it since its first task."""
+        self.identities: frozenset[_Identity] = frozenset()
+        """The files that it was given."""
+        self._most_processor_s = 0.0
         read_end, self._lifeline = os.pipe()
         try:
             self.process = child_process.start(read_end)
@@ -205,6 +267,7 @@ class _Child:
             raise
         finally:
             os.close(read_end)
+        self.scratch = Path(mkdtemp(prefix="penstock-page-", dir=scratch)) if scratch else None
         if gentle:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, self.process.pid, _GENTLE)
@@ -216,14 +279,21 @@ class _Child:
         with _pool.lock:
             _pool.living.add(self)
 
-    def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
+    def may_serve(self, grant: _Grant, limits: Limits) -> bool:
+        """Whether it has not been confined yet, or to files and limits that suit the next task."""
+        if self.grant is None:
+            return True
+        return self.grant.covers(grant) and self.processor_s + limits.processor_s <= self._most_processor_s
+
+    def ask(
+        self, task: dict[str, Any], grant: _Grant, bounds: _Bounds, wanted: Wanted, progress: Progress
+    ) -> dict[str, Any]:
         """Return the child's answer to `task`: its result, or a dict with the `error` of the task.
 
         Raises `_ChildEnded`, `Unwanted`, or `UnitError` if the task exceeds a limit.
         """
-        self.tasks += 1
         self.peak, before = 0, self.memory
-        self._write(pack(task, "surrogatepass"))
+        self._send(task, grant, bounds.limits)
         answers = self.process.stdout.fileno()
         buffer = Buffer(bounds.limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
@@ -255,8 +325,14 @@ class _Child:
                     raise Unwanted(f"{bounds.name} is no longer wanted.")
             clock.check()
 
-    def _write(self, data: bytes) -> None:
-        remaining = memoryview(data)
+    def _send(self, task: dict[str, Any], grant: _Grant, limits: Limits) -> None:
+        self.tasks += 1
+        if self.grant is None:
+            self.grant, self.identities = grant, _identities(grant)
+            self._most_processor_s = self.processor_s + limits.most_processor_s
+        scratch = [str(self.scratch)] if self.scratch else []
+        files = {"reads": [*grant.reads], "writes": [*grant.writes, *scratch], "scratch": "".join(scratch)}
+        remaining = memoryview(pack(task | files, "surrogatepass"))
         try:
             while remaining:  # The child reads all of it at once, since it waits for nothing else.
                 remaining = remaining[self.process.stdin.write(remaining) or 0 :]
@@ -286,6 +362,8 @@ class _Child:
             _pool.living.discard(self)
         status = self.process.wait()
         self.process.close()
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
         return status
 
     @property
@@ -352,15 +430,39 @@ class _Pool:
         self.living: set[_Child] = set()
 
 
-def _take(*, gentle: bool = False) -> _Child:
+_Identity = tuple[str, int, int, int, int]
+
+
+def _identities(grant: _Grant) -> frozenset[_Identity]:
+    """Return the path, device and inode of each existing path, and size and time of change of the files to read."""
+    identities = set()
+    for path in grant.reads | grant.writes:
+        with suppress(OSError):
+            status = Path(path).stat()
+            state = (status.st_size, status.st_mtime_ns) if path in grant.reads else (0, 0)
+            identities.add((path, status.st_dev, status.st_ino, *state))
+    return frozenset(identities)
+
+
+def _take(grant: _Grant, limits: Limits, scratch: Path | None = None, *, gentle: bool = False) -> _Child:
+    """Return an idle child of the same document, or else a fresh one."""
+    identities = _identities(grant)
     while True:
         with _pool.lock:
-            child = next((idle for idle in reversed(_pool.idle) if idle.gentle is gentle), None)
+            fitting = [
+                idle
+                for idle in _pool.idle
+                if idle.gentle is gentle
+                and (idle.scratch and idle.scratch.parent) == scratch
+                and idle.may_serve(grant, limits)
+                and (idle.grant is None or idle.identities >= identities)
+            ]
+            child = max(fitting, key=lambda idle: idle.grant is not None, default=None)
             if child is not None:
                 _pool.idle.remove(child)
         if child is None:
             try:
-                return _Child(gentle=gentle)
+                return _Child(scratch, gentle=gentle)
             except OSError as error:
                 message = f"No process to read files can be started: {error}; look at this machine's memory."
                 raise UnitError(message, code="no_reader") from error
@@ -370,18 +472,30 @@ def _take(*, gentle: bool = False) -> _Child:
 
 
 def _give_back(child: _Child) -> None:
-    if child.tasks < _MAX_TASKS and 0 < child.memory < _MAX_RSS:
+    """Keep a child for further tasks on its document, and end the one that has been idle longest; end a child of texts,
+    whose document is unknown."""
+    ended = child
+    reusable = child.grant is None or child.grant.reads
+    if reusable and child.tasks < _MAX_TASKS and 0 < child.memory < _MAX_RSS:
         with _pool.lock:
-            if sum(idle.gentle is child.gentle for idle in _pool.idle) < _KEPT_IDLE:
-                _pool.idle.append(child)
+            _pool.idle.append(child)
+            similar = [idle for idle in _pool.idle if idle.gentle is child.gentle]
+            if len(similar) <= _KEPT_IDLE:
                 return
-    child.end()
+            ended = similar[0]
+            _pool.idle.remove(ended)
+    ended.end()
+
+
+def defences() -> list[str]:
+    """Return what confines the children of this process, as one of them reports it. Raises `UnitError`."""
+    return list(run({"task": "defences"}, "no file", Limits(timeout_s=60))["active"])
 
 
 def prepare() -> None:
-    """Start an idle child process, so that the first task need not wait for it. Does nothing if a server forks children
-    at once, or if no child starts."""
-    if not child_process.is_served():
+    """Make sure that the first task need not wait for its child process: start a server, or an idle child. Does nothing
+    if none can be started."""
+    if not child_process.serve():
         with suppress(OSError):
             _give_back(_Child())
 

@@ -1,8 +1,10 @@
 """The child process that reads for `child`: `python -m pipeline.reading.sandbox.child_main`.
 
 It receives one task at a time on standard input and answers on standard output. It ends with the process that started
-it, or after `IDLE_S` without a task. It can neither connect to other machines nor start programs. `tasks` lists its
-tasks.
+it, or after `IDLE_S` without a task. `tasks` lists its tasks.
+
+Its first task confines it for good: it can read its code and the files of that task, write where that task writes, and
+neither connect to other machines nor start programs. So all its tasks are about one document.
 """
 
 import contextlib
@@ -16,8 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine import privacy
+from pipeline.engine import linux, privacy
 from pipeline.engine.errors import UnitError, told
+from pipeline.reading.sandbox import confinement
+from pipeline.reading.sandbox.child_process import LIBRARIES
 from pipeline.reading.sandbox.limits import Limits, Task, refused
 from pipeline.reading.sandbox.messages import Buffer, pack
 from pipeline.reading.sandbox.tasks import TASKS
@@ -26,13 +30,15 @@ IDLE_S = 60.0
 MAX_TASK_BYTES = 3_000_000
 """A task may contain a text of 400,000 characters."""
 _SLACK_BYTES = 2**30  # Address space that threads and memory pools reserve and never use.
-_MAX_FILE_BYTES = 64 * 2**20
+_GROWTH_BYTES = 10**9  # of a process between its tasks; a larger one gets no further task
 _PROGRESS_EVERY_S = 0.2
 _FORBIDDEN = frozenset(
     {
+        "socket.bind",
         "socket.connect",
         "socket.getaddrinfo",
         "socket.gethostbyname",
+        "socket.sendmsg",
         "socket.sendto",
         "subprocess.Popen",
         "os.system",
@@ -40,6 +46,8 @@ _FORBIDDEN = frozenset(
         "os.posix_spawn",
         "os.fork",
         "os.forkpty",
+        "os.kill",
+        "os.killpg",
     }
 )
 
@@ -56,6 +64,8 @@ def main(lifeline: int) -> None:
         signal.signal(stop, signal.SIG_IGN)  # The parent handles them and ends this process.
     _end_with(lifeline)
     _restrict()
+    imported = frozenset(sys.modules)
+    confined = False
     buffer = Buffer(MAX_TASK_BYTES)
     poll = select.poll()
     poll.register(0, select.POLLIN)
@@ -63,8 +73,13 @@ def main(lifeline: int) -> None:
         while poll.poll(IDLE_S * 1000) and (data := os.read(0, 65536)):
             buffer.feed(data)
             while (task := buffer.next()) is not None:
+                if not confined:
+                    _confine(task)
+                    confined = True
                 _send(replies, {"started": True})
-                _send(replies, _answer(task, replies))
+                answer = _answer(task, replies)
+                loaded = [name for name in LIBRARIES if name in sys.modules and name not in imported]
+                _send(replies, answer | {"loaded": loaded})
 
 
 def _end_with(lifeline: int) -> None:
@@ -75,31 +90,58 @@ def _end_with(lifeline: int) -> None:
 
 
 def _restrict() -> None:
-    """Forbid this process to connect to other machines, start programs and dump its memory; limit the files that it
-    writes, and let the system kill it first if memory runs out."""
+    """Forbid Python code to connect to other machines, start programs and signal processes, and let the system kill
+    this process first if memory runs out."""
 
     def refuse(event: str, _: object) -> None:
         if event in _FORBIDDEN:
             raise PermissionError(f"{event} is not allowed while files are read")
 
     sys.addaudithook(refuse)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
+    linux.set_dumpable(True)  # or only an administrator may write to the next file
     with contextlib.suppress(OSError):  # Linux: if memory runs out, this process goes first.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    linux.set_dumpable(False)
 
 
-def _limit(resource_id: int, value: int) -> None:
+def _confine(request: dict[str, Any]) -> None:
+    """Give this process its hard limits, and confine it to the files of its first task."""
+    limits = Limits(**request["limits"])
+    _limit(resource.RLIMIT_CORE, 0, 0)
+    _limit(resource.RLIMIT_FSIZE, limits.max_written_bytes, limits.max_written_bytes)
+    spent = int(_processor_s() + limits.most_processor_s)
+    _limit(resource.RLIMIT_CPU, spent + 5, spent + 10)
+    if (mapped := _mapped_bytes()) is not None:
+        most = mapped + _GROWTH_BYTES + limits.memory_mb * 10**6 + _SLACK_BYTES
+        _limit(resource.RLIMIT_AS, most, most)
+    confinement.confine(request["reads"], request["writes"])
+
+
+def _limit(resource_id: int, soft: int, hard: int | None = None) -> None:
+    """Set a soft limit, and a hard one unless `hard` is None; neither exceeds the hard limit before."""
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource_id, (value, resource.getrlimit(resource_id)[1]))
+        before = resource.getrlimit(resource_id)[1]
+        hard = before if hard is None else hard if before == resource.RLIM_INFINITY else min(hard, before)
+        resource.setrlimit(resource_id, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _mapped_bytes() -> int | None:
+    """Return the size of this process's address space; None where the system tells none, and enforces no limit."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    return None
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _answer(request: dict[str, Any], replies: int) -> dict[str, Any]:
     limits = Limits(**request["limits"])
     _limit_processor(limits)
-    with contextlib.suppress(OSError):  # Only Linux enforces this limit and reports usage.
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_mb * 10**6 + _SLACK_BYTES)
+    if (mapped := _mapped_bytes()) is not None:
+        _limit(resource.RLIMIT_AS, mapped + limits.memory_mb * 10**6 + _SLACK_BYTES)
     reported_at = 0.0
 
     def progress(share: float) -> None:
@@ -118,8 +160,7 @@ def _answer(request: dict[str, Any], replies: int) -> dict[str, Any]:
 
 def _limit_processor(limits: Limits) -> None:
     """Let the system end this process after the task's processor time, even if its parent cannot kill it."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.timeout_s * max(1, limits.ocr_threads)) + 5)
+    _limit(resource.RLIMIT_CPU, int(_processor_s() + limits.processor_s) + 5)
 
 
 def _failure(error: Exception, request: dict[str, Any], limits: Limits) -> UnitError:

@@ -1,23 +1,53 @@
-"""Start the process of a child: a server that has loaded its libraries forks it, or a new program starts."""
+"""Start the process of a child: a server that has loaded its libraries forks it, or a new program starts.
 
+The server is the stack's, or one that this process starts for itself and its forks with its first child.
+"""
+
+import atexit
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import IO, Protocol
 
 from pipeline.engine import search_path
 
 FORKS = sys.platform == "linux"
 """Whether a loaded process may fork children. The system libraries of macOS do not survive a fork."""
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
-_ANSWER_S = 10.0
+LIBRARIES = (
+    "bs4",
+    "charset_normalizer",
+    "cv2",
+    "defusedxml.ElementTree",
+    "imagehash",
+    "markdown_it",
+    "markitdown.converters",
+    "mutagen",
+    "pikepdf",
+    "python_calamine",
+    "rapidocr",
+    "trafilatura",
+)
+"""Large modules that some tasks import. A child tells which it has imported, so that the server imports them before it
+forks the next."""
+_ANSWER_S, _START_S = 10.0, 30.0
 _servers: list[tuple[Path, float]] = []
+_own: "list[tuple[subprocess.Popen[bytes], Path]]" = []
+"""The server that this process has started for itself, if any, and its folder."""
+_own_sockets: set[Path] = set()
+"""The sockets of servers that this process or its parent has started for itself."""
+_own_lock = threading.Lock()
+_inherited: list[object] = []  # kept, since dropping another process's pipe would close a number of ours
+_loaded: set[str] = set()
 
 
 class Process(Protocol):
@@ -50,9 +80,56 @@ def use_server(path: Path, patience_s: float = 0.0) -> None:
     _servers[:] = [(path, time.monotonic() + patience_s)] if FORKS else []
 
 
-def is_served() -> bool:
-    """Whether `use_server` has named a server; asks no server whether it lives."""
-    return bool(_servers)
+def serve() -> bool:
+    """Make sure that a server forks children for this process and its later forks, unless `FORKS` is false or none can
+    be started; return whether one does. Asks no existing server whether it lives."""
+    with _own_lock:
+        if _servers or not FORKS:
+            return bool(_servers)
+        folder = Path(mkdtemp(prefix="penstock-readers-"))
+        command = search_path.program("pipeline.reading.sandbox.child_server", str(folder / "socket"), "own")
+        try:
+            # In a session of its own: Ctrl-C is for this process, whose end ends the server.
+            process = subprocess.Popen(  # noqa: S603  # our own program
+                command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            return False
+        _own.append((process, folder))
+        _own_sockets.add(folder / "socket")
+        use_server(folder / "socket", _START_S)
+        return True
+
+
+def end_server() -> None:
+    """End the server that this process has started for itself, and wait for its end; harmless without one."""
+    while _own:
+        process, folder = _own.pop()
+        _servers.clear()
+        if process.stdin:
+            process.stdin.close()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)  # if it was killed
+
+
+def _disown() -> None:
+    """In a fork, leave the server to the process that has started it."""
+    global _own_lock  # noqa: PLW0603  # another thread of the parent may have held it
+    _own_lock = threading.Lock()
+    _inherited.extend(_own)
+    for process, _ in _own:
+        process.returncode = 0
+    _own.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
+atexit.register(end_server)
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Let servers import these of `LIBRARIES` before they fork the next child."""
+    _loaded.update(set(LIBRARIES).intersection(modules))
 
 
 def start(lifeline: int) -> Process:
@@ -60,21 +137,24 @@ def start(lifeline: int) -> Process:
 
     `lifeline`: the reading end of the pipe whose closing ends the child. Raises `OSError` if no child can be started.
     """
+    serve()
     for path, until in _servers:
         while True:
             try:
                 return _Forked(path, lifeline)
             except OSError:
-                if time.monotonic() >= until:
+                if time.monotonic() >= until or any(server.poll() is not None for server, _ in _own):
                     break
             time.sleep(0.01)
+    if any(path in _own_sockets for path, _ in _servers):
+        end_server()
+        _servers.clear()  # the next child gets a new one
     return _Started(lifeline)
 
 
 def environment() -> dict[str, str]:
     """Return the environment of a child: no secrets, and variables that keep it small."""
-    passed_on = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
-    return passed_on | {
+    return search_path.environment_without_keys() | {
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
@@ -121,7 +201,8 @@ class _Forked:
         try:
             self._caller.settimeout(_ANSWER_S)
             self._caller.connect(str(server))
-            socket.send_fds(self._caller, [b"1"], [child_stdin, child_stdout, lifeline])
+            wanted = " ".join(sorted(_loaded))
+            socket.send_fds(self._caller, [f"load {wanted}".encode()], [child_stdin, child_stdout, lifeline])
             answer, descriptors, _, _ = socket.recv_fds(self._caller, 16, 1, socket.MSG_CMSG_CLOEXEC)
             if not descriptors:
                 raise ConnectionError("the server has ended")

@@ -1,13 +1,15 @@
 """The process that forks children for `child`: `python -m pipeline.reading.sandbox.child_server SOCKET`.
 
 It has loaded the libraries that read files, and its environment holds no secrets. A caller connects to the socket and
-sends a child's standard input, output and lifeline. The server answers with the process id and, later, its exit status.
+sends a child's standard input, output and lifeline, and the names of libraries that its tasks may need. The server
+answers with the process id and, later, its exit status.
 """
 
 import contextlib
 import gc
 import os
 import selectors
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,29 +18,46 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from pipeline.engine import privacy
+from pipeline.reading.sandbox.child_process import LIBRARIES
 
 _PATIENCE_S = 1.0
 _BACKLOG = 128
+_REQUEST_BYTES = 4_096
 
 
-def main(path: Path) -> None:
+def main(path: Path, *, own_folder: bool = False) -> None:
     """Fork a child for each caller at the socket `path`, until the process that started this one closes our standard
-    input."""
+    input. `own_folder`: the socket has a folder of its own, which this process removes in the end."""
     privacy.begin()
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen(_BACKLOG)  # from here on, callers wait instead of failing
         _load()
-        _serve(listener)
+        try:
+            _serve(listener)
+        finally:
+            if own_folder:
+                shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _load() -> None:
     gc.disable()
     import_module("pipeline.reading.sandbox.tasks")  # only now, so that callers can connect meanwhile
     import_module("pipeline.reading.ocr.layout_model").prepare()
+    import_module("pipeline.reading.sandbox.confinement").code()
     gc.enable()
     gc.freeze()
+
+
+def _load_libraries(wanted: Sequence[str]) -> None:
+    """Import these libraries, so that this child and later ones need not."""
+    missing = [name for name in LIBRARIES if name in wanted and name not in sys.modules]
+    for name in missing:
+        with contextlib.suppress(Exception):  # the child reports its own error
+            import_module(name)
+    if missing:
+        gc.freeze()
 
 
 def _serve(listener: socket.socket) -> None:
@@ -80,9 +99,10 @@ def _fork(listener: socket.socket) -> _Forked | None:
     caller.settimeout(_PATIENCE_S)
     streams: Sequence[int] = ()
     try:
-        _, streams, _, _ = socket.recv_fds(caller, 1, 3, socket.MSG_CMSG_CLOEXEC)
+        wanted, streams, _, _ = socket.recv_fds(caller, _REQUEST_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
         if len(streams) != 3:
             raise ConnectionError
+        _load_libraries(wanted.decode("ascii", "replace").split())
         process = os.fork()
         if not process:
             _become(streams)
@@ -115,4 +135,4 @@ def _become(streams: Sequence[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), own_folder=len(sys.argv) > 2)

@@ -1,8 +1,6 @@
 """Limits for reading a file or a web page, and the task of a child process."""
 
-import resource
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -64,7 +62,7 @@ class Limits:
 
     `memory_mb` bounds the process that reads one file; `timeout_s` one page, or the whole of a file without pages;
     `total_s` all pages; `max_chars` the resulting text; `max_markup_bytes` HTML and XML, whose reading takes thirty
-    times their size.
+    times their size; `max_written_bytes` each file that the process writes.
     """
 
     max_bytes: int = 200_000_000
@@ -77,6 +75,7 @@ class Limits:
     timeout_s: float = 300.0
     total_s: float = 7200.0
     memory_mb: int = 2_500
+    max_written_bytes: int = 64 * 2**20
     ocr_dpi: int = 200
     ocr_pictures: bool = False
     ocr_threads: int = 1
@@ -84,6 +83,16 @@ class Limits:
     layout: LayoutChoice = "auto"
     fetch: FetchLimits = field(default_factory=FetchLimits)
     sitemap: SitemapLimits = field(default_factory=SitemapLimits)
+
+    @property
+    def processor_s(self) -> float:
+        """The processor time of one step."""
+        return self.timeout_s * max(1, self.ocr_threads)
+
+    @property
+    def most_processor_s(self) -> float:
+        """The processor time of a process that reads one document, in all its tasks."""
+        return max(self.total_s, 10 * self.timeout_s) * max(1, self.ocr_threads)
 
 
 def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
@@ -108,18 +117,6 @@ class Task:
     def path(self) -> Path:
         """The file to read."""
         return Path(self.facts["path"])
-
-
-@contextmanager
-def large_files(most_bytes: int) -> Iterator[None]:
-    """Let this child write files of up to `most_bytes` during the block: copies of its inputs."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def refused(message: str, code: str) -> UnitError:

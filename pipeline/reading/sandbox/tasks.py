@@ -8,10 +8,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from pipeline.reading.sandbox import confinement
 from pipeline.reading.sandbox.limits import Task
 
 _ROOMS = ("export", "ocr", "pdf", "replies", "text", "web")
 
-TASKS: dict[str, Callable[[Task], dict[str, Any]]] = {}
+TASKS: dict[str, Callable[[Task], dict[str, Any]]] = {"defences": lambda _: {"active": confinement.active}}
 for _room in _ROOMS:
     TASKS.update(import_module(f"pipeline.reading.{_room}.tasks").TASKS)

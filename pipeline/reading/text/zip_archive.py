@@ -18,10 +18,10 @@ from pipeline.reading.files import source
 from pipeline.reading.files.filetype import ZIP_MAGICS, read_head
 from pipeline.reading.files.source import safe_filename
 from pipeline.reading.sandbox import child
-from pipeline.reading.sandbox.limits import Limits, Task, Wanted, large_files, refused
+from pipeline.reading.sandbox.limits import Limits, Task, Wanted, refused
 from pipeline.reading.text.content_type import ARCHIVE, UNREADABLE, check_packed, is_document, kind_of, text_type
 
-_CAPS = Limits(timeout_s=60, total_s=120, memory_mb=500)
+_CAPS = Limits(timeout_s=60, total_s=120, memory_mb=500, max_written_bytes=Limits.max_unpacked_bytes)
 _DOCUMENT_STARTS = (b"[Content_Types].xml", b"mimetype", b"_rels/", b"docProps/")
 """The names of the first entry in Office files and books, by which most of them are known without reading more."""
 _NAME_AT = 30
@@ -74,7 +74,14 @@ def unpacked(
     """
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     with TemporaryDirectory(prefix="incoming-", dir=parent) as folder:
-        task = {"task": "unpack", "path": str(path.absolute()), "folder": folder, "size": size, "most": most}
+        task = {
+            "task": "unpack",
+            "path": str(path.absolute()),
+            "folder": folder,
+            "writes": [folder],
+            "size": size,
+            "most": most,
+        }
         try:
             entries = child.ask_about_file(task, name, wanted, _CAPS)["entries"]
         except UnitError as error:
@@ -99,7 +106,7 @@ def unpack(task: Task) -> dict[str, Any]:
     """Unpack an archive into a folder. Runs in the child."""
     name, folder, size = task["name"], Path(task["folder"]), _Size(**task["size"])
     try:
-        with zipfile.ZipFile(task.path) as archive, large_files(task.limits.max_unpacked_bytes):
+        with zipfile.ZipFile(task.path) as archive:
             infos = archive.infolist()
             check_packed(infos, name, task.limits)
             if is_document(archive.NameToInfo):

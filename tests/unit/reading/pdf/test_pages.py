@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from PIL import ImageFile
 
@@ -23,18 +21,24 @@ from pipeline.reading.sandbox import child, child_process
 from pipeline.reading.sandbox.limits import Limits, page_limits
 from pipeline.settings import DocumentSettings
 from tests.support import bombs
+from tests.support.readers import readers
 from tests.support.samples import Sheet, pdf_bytes, shown, text_pdf
 
 SMALL = page_limits(timeout_s=60, memory_mb=200)
 HASTY = page_limits(timeout_s=1, memory_mb=2_000)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _children_end() -> Iterator[None]:
-    child.close_idle()  # of earlier tests
-    child_process._servers.clear()  # of a stack that an earlier test used in this process
     yield
     child.close_idle()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_server() -> None:
+    child.close_idle()  # of earlier tests
+    child_process.end_server()
+    child_process._servers.clear()  # of a stack that an earlier test used in this process
 
 
 def refusal(act: Callable[[], object]) -> UnitError:
@@ -42,14 +46,6 @@ def refusal(act: Callable[[], object]) -> UnitError:
         act()
     assert caught.value.kind is ErrorKind.PERMANENT
     return caught.value
-
-
-def readers() -> list[psutil.Process]:
-    observed = []
-    for process in psutil.Process().children():
-        with suppress(psutil.Error):  # other processes may have ended
-            observed += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
-    return observed
 
 
 @pytest.fixture
@@ -114,14 +110,16 @@ def test_pages_of_one_document_are_read_by_one_child_that_opens_it_once(tmp_path
         assert readers() == [first]
 
 
-def test_a_child_started_in_advance_reads_the_pages(tmp_path: Path) -> None:
+def test_a_child_started_in_advance_reads_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child.close_idle()
-    before = {process.pid for process in psutil.Process().children()}
+    child_process.end_server()
+    monkeypatch.setattr(child_process, "FORKS", False)  # as on macOS
     child.prepare()
-    started = [process.pid for process in psutil.Process().children() if process.pid not in before]
+    (prepared,) = readers()
     with Pages(text_pdf(tmp_path / "a.pdf", [["one"]]), SMALL) as pages:
         assert pages.convert(1).text == "one"
-    assert [process.pid for process in readers() if process.pid not in before] == started
+        assert readers() == [prepared]
+    child.close_idle()
 
 
 def test_a_caller_that_stops_waiting_leaves_no_child_behind(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits
 from pipeline.reading.text.text_files import read_file
@@ -17,11 +15,7 @@ from pipeline.reading.text.text_files import read_file
 
 def children() -> set[int]:
     """Return the ids of this process's readers."""
-    return {
-        process.pid
-        for process in psutil.Process().children()
-        if "pipeline.reading.sandbox.child_main" in process.cmdline()
-    }
+    return {reader.process.pid for reader in child._pool.idle}
 
 
 def read(path: Path) -> str:

@@ -15,6 +15,7 @@ from pipeline.engine.errors import UnitError
 from pipeline.reading.sandbox import child, child_process
 from pipeline.reading.sandbox.limits import Limits
 from pipeline.reading.text.text_files import read_file
+from tests.support.readers import started
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not child_process.FORKS, reason="children are forked on Linux alone")
@@ -24,8 +25,9 @@ pytestmark = pytest.mark.skipif(not child_process.FORKS, reason="children are fo
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Popen]:
     """Start a server for this process, from a parent with a secret."""
     monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__API_KEY", "sk-secret")
-    monkeypatch.setattr(child_process, "_servers", [])
     child.close_idle()
+    child_process.end_server()
+    monkeypatch.setattr(child_process, "_servers", [])
     socket = tmp_path / "readers.sock"
     with psutil.Popen(
         search_path.program("pipeline.reading.sandbox.child_server", str(socket)),
@@ -39,22 +41,13 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.P
 
 def read(folder: Path) -> str:
     page = folder / "page.html"
-    page.write_text("<p>some words</p>")
+    if not page.exists():  # the same child reads an unchanged file again
+        page.write_text("<p>some words</p>")
     return read_file(page, page.name, Limits(), lambda: True).text
 
 
 def readers(server: psutil.Popen) -> list[psutil.Process]:
     return server.children()
-
-
-def started() -> list[psutil.Process]:
-    """Return the readers that this process has started itself."""
-    processes = psutil.Process().children()
-    return [
-        process
-        for process in processes
-        if process.status() != psutil.STATUS_ZOMBIE and "pipeline.reading.sandbox.child_main" in process.cmdline()
-    ]
 
 
 def descriptors(process: psutil.Process) -> dict[int, str]:
@@ -84,7 +77,7 @@ def test_the_caller_learns_the_signal_that_ended_a_child(server: psutil.Popen, t
     (reader,) = readers(server)
     reader.send_signal(signal.SIGSTOP)
     with child.Session() as session:
-        session._child = child._take()
+        session._child = child._pool.idle.pop()
         process = session._child.process
         assert process.poll() is None
         reader.send_signal(signal.SIGSEGV)
@@ -115,3 +108,21 @@ def test_the_server_ends_with_the_process_that_started_it(server: psutil.Popen, 
     server.stdin.close()
     assert server.wait(60) == 0
     assert "some words" in read(tmp_path), "the existing child does not read on"
+
+
+def test_a_process_whose_own_server_was_killed_starts_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child.close_idle()
+    child_process.end_server()
+    monkeypatch.setattr(child_process, "_servers", [])
+    assert "some words" in read(tmp_path)
+    ((own, _),) = child_process._own
+    child.close_idle()
+    own.kill()
+    assert "some words" in read(tmp_path)  # by a program
+    child.close_idle()
+    assert "some words" in read(tmp_path)
+    ((other, _),) = child_process._own
+    assert other.poll() is None
+    assert not started()
+    child.close_idle()
+    child_process.end_server()

@@ -21,6 +21,7 @@ from pipeline.reading.sandbox.limits import Limits, Unwanted
 from pipeline.reading.text.sections import Reading
 from pipeline.reading.text.text_files import read_file
 from tests.support.corpus import corpus_file
+from tests.support.readers import readers
 from tests.support.waiting import wait_until
 
 LIMITS = Limits()
@@ -209,7 +210,7 @@ def slow_file(tmp_path: Path) -> Path:
 def test_a_read_past_its_time_limit_is_killed(slow_file: Path):
     child.close_idle()
     assert refusal(slow_file, "", replace(LIMITS, timeout_s=0.5)).code == "too_slow"
-    assert running_children() == []
+    assert readers() == []
 
 
 def test_a_read_past_its_memory_limit_is_killed(slow_file: Path):
@@ -219,16 +220,8 @@ def test_a_read_past_its_memory_limit_is_killed(slow_file: Path):
 def test_a_read_that_is_no_longer_wanted_is_killed(slow_file: Path):
     child.close_idle()
     with pytest.raises(Unwanted):
-        read_file(slow_file, "slow.html", LIMITS, lambda: not running_children())
-    assert running_children() == []
-
-
-def running_children() -> list[psutil.Process]:
-    pids = []
-    for process in psutil.Process().children():
-        with suppress(psutil.Error):  # other processes may have ended
-            pids += [process] if "pipeline.reading.sandbox.child_main" in process.cmdline() else []
-    return pids
+        read_file(slow_file, "slow.html", LIMITS, lambda: not readers())
+    assert readers() == []
 
 
 def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
@@ -236,7 +229,7 @@ def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
     failed: list[UnitError] = []
     reader = threading.Thread(target=lambda: failed.append(refusal(slow_file)))
     reader.start()
-    (process,) = wait_until(running_children, 60, "a child reads")
+    (process,) = wait_until(readers, 60, "a child reads")
     wait_until(lambda: process.memory_info().rss > 150_000_000, 60, "the child has started to read the file")
     process.send_signal(signal.SIGSEGV)
     reader.join(60)
@@ -247,7 +240,7 @@ def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
 
 def test_an_idle_child_that_has_ended_is_replaced():
     read(corpus_file("knowledge/test.xlsx"))
-    (process,) = running_children()
+    (process,) = readers()
     process.kill()
     assert "Alpha" in read(corpus_file("knowledge/test.xlsx")).text
 
@@ -256,7 +249,7 @@ def test_a_child_knows_none_of_our_secrets_and_cannot_connect(monkeypatch: pytes
     monkeypatch.setenv("PENSTOCK_PROVIDERS__X__API_KEY", "secret")
     child.close_idle()
     read(corpus_file("knowledge/test_mskanji.csv"))
-    (process,) = running_children()
+    (process,) = readers()
     assert not [name for name in process.environ() if name.startswith("PENSTOCK")]
     program = (
         "import socket; from pipeline.reading.sandbox.child_main import _restrict; _restrict()\n"
@@ -291,7 +284,7 @@ def test_many_threads_read_at_once():
     path = corpus_file("knowledge/test_mskanji.csv")
     with ThreadPoolExecutor(4) as threads:
         assert len({reading.text for reading in threads.map(lambda _: read(path), range(8))}) == 1
-    assert len(running_children()) <= 2
+    assert len(readers()) <= 2
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path):
