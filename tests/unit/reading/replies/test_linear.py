@@ -75,7 +75,7 @@ MADE: Mapping[str, Make] = {
     "quotes in a text": lambda n: '[{"bbox": [1], "label": "a", "text": "' + '\\q"' * (n // 3) + '"}]',
     "a list of objects": lambda n: "[" + ",".join(_object(str(at))[1:-1] for at in range(n // 60)) + "]",
     **{
-        f"{category} of {unit!r}": lambda n, category=category, unit=unit: _object(unit * (n // len(unit)), category)  # type: ignore[misc]
+        f"{category} of {unit!r}": lambda n, category=category, unit=unit: _object(unit * (n // len(unit)), category)
         for category in ("Text", "Table", "List-item", "Code")
         for unit in (" ```a\n", "- a\nb\n", "a\n\n", "|a|\n|-|\n\n", "<td>")
     },
@@ -109,7 +109,7 @@ FLOWS: Mapping[str, Callable[[str], object]] = {
 SEGMENT = '{"screen_ids":[1],"event":{"title":"%d","summary":"s"}}'
 JSON: Mapping[str, Make] = {
     **{
-        unit: lambda n, unit=unit: unit * (n // len(unit))  # type: ignore[misc]
+        unit: lambda n, unit=unit: unit * (n // len(unit))
         for unit in ("[", "{", '"', "```\n", "\\", "[ ", '"songs":[', '"segments" ', '{"segments":[{', '"a":', "{},")
     },
     "segments": lambda n: '{"segments":[' + ",".join(SEGMENT % at for at in range(n // 55)) + "]}",
@@ -138,7 +138,7 @@ def _slower(cost: Callable[[str], int], makers: Mapping[str, Make], size: int) -
     ],
 )
 def test_a_reply_takes_linear_steps(kind: Kind, size: int) -> None:
-    makers = {unit: lambda n, unit=unit: unit * (n // len(unit)) for unit in UNITS}  # type: ignore[misc]
+    makers = {unit: lambda n, unit=unit: unit * (n // len(unit)) for unit in UNITS}
     assert _slower(lambda text: _read(kind, text), {**makers, **MADE}, size) == {}
 
 
