@@ -83,7 +83,7 @@ def unpacked(
             "most": most,
         }
         try:
-            entries = child.ask_about_file({"task": "unpack", **facts}, name, wanted, _CAPS)["entries"]
+            entries = child.ask_about_file(task, name, wanted, _CAPS)["entries"]
         except UnitError as error:
             raise UserError(str(error), code=error.code) from error
         yield (
