@@ -26,9 +26,9 @@ def notes_of(shots: Shots) -> str:
 
 
 def test_shard_that_fails_five_times_succeeds_and_its_sibling_is_asked_once(stack: Stack, shots: Shots) -> None:
-    stack.start("shots-1", "beat-1")
     ids = shots.add()
     shots.provider.script.rule = faults_on(Operation.ANALYSE, *[BUSY] * 5, shots=ids[:1])
+    stack.start("shots-1", "beat-1")  # with all frames there, beat cannot divide them
     shots.launch()
     shots.finish()
     shots.assert_once(ids)
@@ -43,9 +43,9 @@ def test_shard_that_fails_five_times_succeeds_and_its_sibling_is_asked_once(stac
     PROVIDERS__EYE__BREAKER_LONGEST_S="0.1",
 )
 def test_six_failures_are_a_dead_letter_and_a_replay_asks_only_for_the_failed_shard(stack: Stack, shots: Shots) -> None:
-    stack.start("shots-1", "beat-1")
     ids = shots.add()
     shots.provider.script.rule = faults_on(Operation.ANALYSE, *[Fault(status=500)] * 1000, shots=ids[5:6])
+    stack.start("shots-1", "beat-1")
     shots.launch()
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.describe)
     (letter,) = queries.dead_letters(shots.context)
