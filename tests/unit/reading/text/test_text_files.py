@@ -239,6 +239,7 @@ def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
 
 
 def test_an_idle_child_that_has_ended_is_replaced():
+    child.close_idle()
     read(corpus_file("knowledge/test.xlsx"))
     (process,) = readers()
     process.kill()
