@@ -137,11 +137,18 @@ def _several(values: str | Iterable[str]) -> Iterable[str]:
 
 
 def add_directory(
-    base_id: str, folder: _Path, *, keep_gone: bool = False, progress: Progress = lambda *_: None
+    base_id: str,
+    folder: _Path,
+    *,
+    keep_gone: bool = False,
+    accept_missing: bool = False,
+    progress: Progress = lambda *_: None,
 ) -> Scanned:
     """Add the files of a directory and its folders. If it was added before, add new files, read changed files again,
-    and delete the items of missing files, unless `keep_gone`."""
-    return directory.scan(owner().context, base_id, Path(folder), keep_gone=keep_gone, progress=progress)
+    and delete the items of missing files, unless `keep_gone`. If most files are missing, delete nothing and name the
+    number in `failed`, unless `accept_missing`."""
+    options = {"keep_gone": keep_gone, "accept_missing": accept_missing}
+    return directory.scan(owner().context, base_id, Path(folder), **options, progress=progress)
 
 
 items, matching, item, group_id = (
