@@ -7,7 +7,7 @@ FEW = 4
 def is_doubtful(known: int, missing: int) -> bool:
     """Whether a person must confirm that `missing` of the `known` entries of a source are gone: all of them, or more
     than half of at least `FEW`."""
-    return 0 < missing and (missing >= known or (known >= FEW and 2 * missing > known))
+    return missing > 0 and (missing >= known or (known >= FEW and 2 * missing > known))
 
 
 def doubt(known: int, missing: int, entries: str, kept: str) -> str:

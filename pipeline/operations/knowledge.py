@@ -21,7 +21,7 @@ from pipeline.flows.knowledge.intake import Added, Progress, Source
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import LINE, OPEN, ItemType
+from pipeline.flows.knowledge.states import LINE, OPEN, ItemType, Loss
 from pipeline.flows.knowledge.views import BaseView, Hits, ItemView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
@@ -166,10 +166,10 @@ dismiss = acts(service.dismiss, Scope.WRITE)
 
 
 @operation(Scope.WRITE, spends=True)
-def reprocess(caller: Caller, item_id: str) -> ItemView:
-    """Put an item in line to be read and embedded again. Searches find the old chunks until the new ones are
-    complete."""
-    return service.reprocess(caller.context, item_id)
+def reprocess(caller: Caller, item_id: str, *, accept_missing: bool = False) -> ItemView:
+    """Put an item in line to be read and embedded again. Searches find the old chunks until the new ones are complete.
+    `accept_missing`: the pages that a sitemap has lost are gone, even if they are most."""
+    return service.reprocess(caller.context, item_id, loss=Loss.ACCEPTED if accept_missing else None)
 
 
 @operation(Scope.WRITE, spends=True)

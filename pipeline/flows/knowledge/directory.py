@@ -15,13 +15,9 @@ from pipeline.engine.tables import storable
 from pipeline.flows.knowledge import intake, queries, service
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
-from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.states import MOSTLY_MISSING, ItemType
 from pipeline.reading.files.user_file import walk
 from pipeline.storage.context import Context
-
-
-MOSTLY_MISSING = "mostly_missing"
-"""The code of a doubtful loss: see `engine.losses`."""
 
 
 @dataclass
@@ -46,8 +42,8 @@ def scan(
     progress: Progress = lambda *_: None,
 ) -> Scanned:
     """Add a directory's new files, read changed files again, and delete the items of files that it does not find, which
-    `keep_gone` keeps: missing or hidden files, and links. If the loss is doubtful (`engine.losses`), deletes nothing and
-    names the number in `failed`, unless `accept_missing`. Raises `UserError`, also if the directory itself cannot be
+    `keep_gone` keeps: missing or hidden files, and links. If the loss is doubtful (`engine.losses`), delete nothing and
+    name the number in `failed`, unless `accept_missing`. Raises `UserError`, also if the directory itself cannot be
     listed.
 
     Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan

@@ -7,7 +7,7 @@ from redis import RedisError
 from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import in_states
+from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.errors import UserError
 from pipeline.engine.launch import Places
 from pipeline.engine.presence import Presence
@@ -17,7 +17,7 @@ from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
-from pipeline.flows.knowledge.states import FLOW, OPEN, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, OPEN, ItemStatus, ItemType, Loss
 from pipeline.flows.knowledge.views import (
     Activity,
     BaseView,
@@ -83,7 +83,9 @@ def item(context: Context, item_id: str) -> ItemView:
 
 
 def item_view(row: Any) -> ItemView:
-    return view_of(ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status))
+    return view_of(
+        ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status), loss=row.loss and Loss(row.loss)
+    )
 
 
 class Which(TypedDict, total=False):
@@ -224,13 +226,16 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
         places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
         crowded = _crowded_out(session, rows)
     alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
-    by_id = {}
+    by_id, now = {}, context.db.now()
     for row in rows:
-        if row.admitted_at is None:
+        is_later = row.next_run_at is not None and row.next_run_at > now
+        if row.admitted_at is None and is_later:
+            by_id[row.id] = Standing(row.id, Activity.WAITING, reason=row.error or "")
+        elif row.admitted_at is None:
             by_id[row.id] = Standing(row.id, Activity.IN_LINE if alive else Activity.STALLED, places[row.id])
         elif any(name in alive for name in workers.get(row.id, ())):
             by_id[row.id] = Standing(row.id, Activity.RUNNING)
-        elif row.id in waits or (row.next_run_at is not None and row.next_run_at > context.db.now()):
+        elif row.id in waits or is_later:
             by_id[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
         elif row.id in crowded:
             by_id[row.id] = Standing(row.id, Activity.WAITING, reason="as many items are written as may be")
@@ -325,16 +330,19 @@ def queue(context: Context, base_id: str) -> QueueStatus:
     """Return a base's queue: how many items are in line and under way, the ids of those under way that are not stalled,
     and the ids of orphans: stalled items under way, and the whole line if its first item is stalled. Raises
     `UnknownBase`."""
-    open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
+    columns = (ITEMS.c.id, ITEMS.c.admitted_at, is_due(ITEMS, context.db.now()).label("due"))
+    open_ = select(*columns).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)
         rows = session.execute(open_.where(ITEMS.c.base_id == base.id)).all()
     active = [row.id for row in rows if row.admitted_at is not None]
-    line = [row.id for row in rows if row.admitted_at is None]
+    line = [row.id for row in rows if row.admitted_at is None and row.due]
     current = standings(context, [*active, *line[:1]])
     orphans = [item_id for item_id in active if _stalled(current, item_id)]
     orphans += line if line and _stalled(current, line[0]) else []
-    return QueueStatus(base.id, len(line), len(active), [key for key in active if key not in orphans], orphans)
+    return QueueStatus(
+        base.id, len(rows) - len(active), len(active), [key for key in active if key not in orphans], orphans
+    )
 
 
 def _stalled(current: Mapping[str, Standing], item_id: str) -> bool:

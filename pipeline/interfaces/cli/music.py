@@ -73,7 +73,7 @@ def sync(
     if report.added:
         err.print("Find them by names, albums and genres: `penstock music search WORDS`.", soft_wrap=True)
     if report.doubtful:
-        err.print("If they are gone for good, repeat the command with --yes.", soft_wrap=True)
+        err.print("If they are really gone, repeat the command with --yes.", soft_wrap=True)
         raise typer.Exit(PARTIAL)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from pipeline.engine import privacy
 from pipeline.engine.errors import UnitError
+from pipeline.reading.files.user_file import passes
 from pipeline.reading.sandbox.limits import Limits, Task, refused
 from pipeline.reading.sandbox.messages import Buffer, pack
 from pipeline.reading.sandbox.tasks import TASKS
@@ -133,6 +134,8 @@ def _failure(error: Exception, request: dict[str, Any], limits: Limits) -> UnitE
         return refused(f"{name} is nested too deeply to be read.", "unreadable")
     if isinstance(error, FileNotFoundError):
         return refused(f"{name} no longer exists.", "missing")
+    if passes(error):
+        return UnitError(f"{name} cannot be read at the moment: {error}", code="io_error")
     return refused(f"{name} cannot be read: {type(error).__name__}: {str(error)[:300]}", "unreadable")
 
 

@@ -187,7 +187,7 @@ def _add(
 
 
 def _print_result(outcome: _Outcome) -> None:
-    from pipeline.flows.knowledge.directory import MOSTLY_MISSING
+    from pipeline.flows.knowledge.states import MOSTLY_MISSING
 
     for sentence in outcome.warnings:
         err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
@@ -195,7 +195,7 @@ def _print_result(outcome: _Outcome) -> None:
         why = failure.error.removeprefix(failure.path).removeprefix(": ")
         refusal, remedy = "not added", ""
         if failure.code == MOSTLY_MISSING:
-            refusal, remedy = "nothing deleted", " If they are gone for good, repeat the command with --yes."
+            refusal, remedy = "nothing deleted", " If they are really gone, repeat the command with --yes."
         name = one_line(failure.path) or "a note"
         err.print(f"{name}: [red]{refusal}[/red]: {one_line(why)}{remedy}", soft_wrap=True)
     parts = [f"{count(len(outcome.created), 'item')} added"]

@@ -109,6 +109,14 @@ def test_items_are_filtered_and_actions_cover_all_that_match(api: TestClient, co
     assert "being deleted" in page(api, f"/items/{done}")
 
 
+def test_a_doubtful_sitemap_has_a_button_that_accepts_its_loss(api: TestClient, context: Context, base: str) -> None:
+    site = add_item(context, base, ItemStatus.FAILED, type="sitemap", loss="doubtful", error="3 of 5 pages are missing")
+    assert "Read without the missing pages" in page(api, f"/items/{site}")
+    press(api, f"items/{site}/reprocess", accept_missing="true")
+    assert flow.item(site).loss == "accepted"
+    assert "Read without the missing pages" not in page(api, f"/items/{site}")
+
+
 def test_chunks_are_paged_with_their_places_and_words_are_marked(api: TestClient, context: Context, base: str) -> None:
     item = Driver(context).completed(base, "# Pumps\n\n" + long_text("filter", 45))
     first = page(api, f"/items/{item}", q="filter")

@@ -73,7 +73,9 @@ def test_missing_song_is_flagged_and_returns_with_all_its_columns(library: Conte
 
 
 @pytest.mark.parametrize("left", [0, 12])
-def test_most_songs_are_flagged_only_when_a_person_confirms(library: Context, server: SubsonicServer, left: int) -> None:
+def test_most_songs_are_flagged_only_when_a_person_confirms(
+    library: Context, server: SubsonicServer, left: int
+) -> None:
     sync.sync_libraries(library)
     server.library.hidden = set(range(left, 25))
     report = sync.sync_libraries(library)
