@@ -88,7 +88,7 @@ def _check_model(caller: Caller, provider: str | None, model: str | None) -> Non
 
 delete_base = acts(service.delete_base, Scope.WRITE)
 base, bases = reads(queries.base), reads(queries.bases)
-counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
+counts, chunk_counts, groups = reads(queries.counts), reads(queries.chunk_counts), reads(queries.groups)
 
 
 @operation(Scope.WRITE, spends=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from redis import RedisError
-from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states, is_due
@@ -23,6 +23,7 @@ from pipeline.flows.knowledge.views import (
     BaseView,
     ChunkView,
     FlowStatus,
+    GroupView,
     ItemView,
     QueueStatus,
     Standing,
@@ -94,6 +95,8 @@ class Which(TypedDict, total=False):
     status: Sequence[str]
     types: Sequence[str]
     group_id: str
+    alone: bool
+    """Only items without a folder."""
     words: str
     limit: int
 
@@ -117,6 +120,7 @@ def _conditions(session: Session, base_id: str, which: Which) -> list[ColumnElem
     conditions += [ITEMS.c.status.in_(status)] if (status := which.get("status")) else []
     conditions += [ITEMS.c.type.in_(types)] if (types := which.get("types")) else []
     conditions += [ITEMS.c.group_id == group] if (group := which.get("group_id")) else []
+    conditions += [ITEMS.c.group_id.is_(None)] if which.get("alone") else []
     if words := which.get("words"):
         conditions += [or_(mentions(ITEMS.c.name, words), mentions(ITEMS.c.title, words))]
     return conditions
@@ -140,6 +144,28 @@ def group_id(context: Context, base_id: str, name: str) -> str:
     query = select(ITEMS.c.group_id).where(ITEMS.c.base_id == base_id, ITEMS.c.group_name == name, PRESENT).limit(1)
     with context.db.read() as session:
         return session.execute(query).scalar() or ""
+
+
+def groups(context: Context, base_id: str, limit: int) -> list[GroupView]:
+    """Return up to `limit` folders of a base with the tallies of their items, by name; leave out items being deleted.
+    Raises `UnknownBase`."""
+    c = ITEMS.c
+    ended = case((c.status == ItemStatus.FAILED, 100), else_=c.progress)
+    with context.db.read() as session:
+        of_base = and_(c.base_id == base_row(session, base_id).id, c.group_id.is_not(None), PRESENT)
+        name = func.max(c.group_name).label("name")
+        first = select(c.group_id, name).where(of_base).group_by(c.group_id).order_by(name, c.group_id).limit(limit)
+        names = {row.group_id: row.name for row in session.execute(first)}
+        states: dict[str, dict[str, int]] = {group: {} for group in names}
+        progress = dict.fromkeys(names, 0)
+        query = select(c.group_id, c.status, func.count(), func.sum(ended)).where(of_base, c.group_id.in_(names))
+        for group, state, count, percent in session.execute(query.group_by(c.group_id, c.status)):
+            states[group][state] = count
+            progress[group] += int(percent)
+    return [
+        GroupView(group, name or group, Tally(states[group], progress[group] // (sum(states[group].values()) or 1)))
+        for group, name in names.items()
+    ]
 
 
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:

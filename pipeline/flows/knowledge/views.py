@@ -224,6 +224,15 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class GroupView:
+    """A folder of a base, and the tally of its items."""
+
+    id: str
+    name: str
+    tally: Tally
+
+
+@dataclass(frozen=True)
 class QueueStatus:
     """A base's queue, derived from rows, leases and messages. Rules: docs/sources/knowledge.md#orphans."""
 
