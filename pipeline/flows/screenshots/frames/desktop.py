@@ -18,13 +18,10 @@ JSON.stringify(windows.map(each => {
 """17: those on the screens, without the desktop. Layers above 0 have transparent windows as large as the screen, such
 as that of the Dock."""
 _PROPERTIES = (
-    *("_NET_WM_STATE", "_NET_WM_DESKTOP", "_NET_WM_WINDOW_OPACITY", "_NET_FRAME_EXTENTS", "_NET_WM_OPAQUE_REGION"),
     *("WM_CLASS", "_NET_WM_NAME", "WM_NAME"),
+    *("_NET_WM_STATE", "_NET_WM_DESKTOP", "_NET_WM_WINDOW_OPACITY", "_NET_FRAME_EXTENTS", "_NET_WM_OPAQUE_REGION"),
 )
-_GEOMETRY = re.compile(
-    r"Absolute upper-left X: +(-?\d+)\s+Absolute upper-left Y: +(-?\d+)[\s\S]*?"
-    r"Width: +(\d+)\s+Height: +(\d+)\s+Depth: +(\d+)[\s\S]*?Border width: +(\d+)"
-)
+_GEOMETRY = ("Absolute upper-left X", "Absolute upper-left Y", "Width", "Height", "Depth", "Border width")
 _EVERYWHERE = _OPAQUE = 0xFFFFFFFF
 _WITH_ALPHA = 32
 """The depth of windows with translucent pixels."""
@@ -72,19 +69,19 @@ def _x11_window(number: str, desktop: int) -> Placed | None:
     is_elsewhere = at != desktop and _EVERYWHERE not in {at, desktop}
     if is_elsewhere or "_NET_WM_STATE_HIDDEN" in values.get("_NET_WM_STATE", ""):
         return None
-    # The window's own title comes before its geometry, and may imitate it.
-    places = _GEOMETRY.findall(output_of("xwininfo", "-id", number, env={"LC_ALL": "C"}) or "")
-    if not places:
+    lines = (output_of("xwininfo", "-id", number, env={"LC_ALL": "C"}) or "").splitlines()
+    # The window's own title comes before its geometry, and may imitate it: the last value counts.
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        x, y, width, height, depth, border = (int(facts[name]) for name in _GEOMETRY)
+    except (KeyError, ValueError):
         return Placed(*named, None)
-    x, y, width, height, depth, border = map(int, places[-1])
     left, right, top, bottom = _numbers(values.get("_NET_FRAME_EXTENTS", "")) or (0, 0, 0, 0)
     box = Box(x - left, y - top, x + width + 2 * border + right, y + height + 2 * border + bottom)
     cover: Box | None = box
     if depth == _WITH_ALPHA:  # it has rounded corners and shadows, or is translucent
         region = _numbers(values.get("_NET_WM_OPAQUE_REGION", ""))
-        cover = (
-            Box(x + region[0], y + region[1], x + region[0] + region[2], y + region[1] + region[3]) if region else None
-        )
+        cover = _box(x, y, *region) if region else None
     if _number(values.get("_NET_WM_WINDOW_OPACITY", ""), _OPAQUE) != _OPAQUE:
         cover = None
     return Placed(*named, box, cover)
