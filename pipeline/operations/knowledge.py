@@ -21,7 +21,7 @@ from pipeline.flows.knowledge.intake import Added, Progress, Source
 from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.settings import own
-from pipeline.flows.knowledge.states import LINE, OPEN, ItemType
+from pipeline.flows.knowledge.states import LINE, OPEN, ItemType, Loss
 from pipeline.flows.knowledge.views import BaseView, Hits, ItemView
 from pipeline.operations import watch as watching
 from pipeline.operations.caller import Caller, owner
@@ -88,7 +88,7 @@ def _check_model(caller: Caller, provider: str | None, model: str | None) -> Non
 
 delete_base = acts(service.delete_base, Scope.WRITE)
 base, bases = reads(queries.base), reads(queries.bases)
-counts, chunk_counts = reads(queries.counts), reads(queries.chunk_counts)
+counts, chunk_counts, groups = reads(queries.counts), reads(queries.chunk_counts), reads(queries.groups)
 
 
 @operation(Scope.WRITE, spends=True)
@@ -137,11 +137,18 @@ def _several(values: str | Iterable[str]) -> Iterable[str]:
 
 
 def add_directory(
-    base_id: str, folder: _Path, *, keep_gone: bool = False, progress: Progress = lambda *_: None
+    base_id: str,
+    folder: _Path,
+    *,
+    keep_gone: bool = False,
+    accept_missing: bool = False,
+    progress: Progress = lambda *_: None,
 ) -> Scanned:
     """Add the files of a directory and its folders. If it was added before, add new files, read changed files again,
-    and delete the items of missing files, unless `keep_gone`."""
-    return directory.scan(owner().context, base_id, Path(folder), keep_gone=keep_gone, progress=progress)
+    and delete the items of missing files, unless `keep_gone`. If most files are missing, delete nothing and name the
+    number in `failed`, unless `accept_missing`."""
+    options = {"keep_gone": keep_gone, "accept_missing": accept_missing}
+    return directory.scan(owner().context, base_id, Path(folder), **options, progress=progress)
 
 
 items, matching, item, group_id = (
@@ -159,10 +166,10 @@ dismiss = acts(service.dismiss, Scope.WRITE)
 
 
 @operation(Scope.WRITE, spends=True)
-def reprocess(caller: Caller, item_id: str) -> ItemView:
-    """Put an item in line to be read and embedded again. Searches find the old chunks until the new ones are
-    complete."""
-    return service.reprocess(caller.context, item_id)
+def reprocess(caller: Caller, item_id: str, *, accept_missing: bool = False) -> ItemView:
+    """Put an item in line to be read and embedded again. Searches find the old chunks until the new ones are complete.
+    `accept_missing`: the pages that a sitemap has lost are gone, even if they are most."""
+    return service.reprocess(caller.context, item_id, loss=Loss.ACCEPTED if accept_missing else None)
 
 
 @operation(Scope.WRITE, spends=True)

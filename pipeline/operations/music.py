@@ -69,18 +69,21 @@ def sync(
     caller: Caller,
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
+    *,
+    accept_missing: bool = False,
 ) -> SyncReport:
-    """Sync the songs with the music library (or with the files in `folder`) in this process, until that is done.
+    """Sync the songs with the music library (or with the files in `folder`) in this process, until that is done. If
+    most songs are missing, flag none, unless `accept_missing`.
 
     A server runs one sync at a time. During that, raises `Refused` (409) for any other request, also of the same
     caller.
     """
     if caller.quotas is None:
-        return sync_libraries(caller.context, on_page, folder)
+        return sync_libraries(caller.context, on_page, folder, accept_missing=accept_missing)
     if not _SYNC.acquire(blocking=False):
         raise Refused("a sync of the library already runs", code="already_running")
     try:
-        return sync_libraries(caller.context, on_page, folder)
+        return sync_libraries(caller.context, on_page, folder, accept_missing=accept_missing)
     finally:
         _SYNC.release()
 

@@ -11,7 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 
-HEAD = "0020"
+HEAD = "0021"
 """The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
 

@@ -1,6 +1,7 @@
 """Scans a directory: adds each file below it as an item, and updates the items when it is scanned again."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from uuid import uuid4
 
 from sqlalchemy import select
 
+from pipeline.engine import losses
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
 from pipeline.flows.knowledge import intake, queries, service
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
-from pipeline.flows.knowledge.states import ItemType
+from pipeline.flows.knowledge.states import MOSTLY_MISSING, ItemType
 from pipeline.reading.files.user_file import walk
 from pipeline.storage.context import Context
 
@@ -36,10 +38,12 @@ def scan(
     folder: Path,
     *,
     keep_gone: bool = False,
+    accept_missing: bool = False,
     progress: Progress = lambda *_: None,
 ) -> Scanned:
     """Add a directory's new files, read changed files again, and delete the items of files that it does not find, which
-    `keep_gone` keeps: missing or hidden files, and links. Raises `UserError`, also if the directory itself cannot be
+    `keep_gone` keeps: missing or hidden files, and links. If the loss is doubtful (`engine.losses`), delete nothing and
+    name the number in `failed`, unless `accept_missing`. Raises `UserError`, also if the directory itself cannot be
     listed.
 
     Each folder is a directory by docs/sources/knowledge.md#directories, with one group for its own files. The scan
@@ -62,13 +66,27 @@ def scan(
     intake.add(context, base.id, sources, progress, scanned)
     if not keep_gone:
         origins = {source.origin for source in sources}
-        scanned.gone = [
-            row.id
-            for origin, row in known.items()
-            if origin not in origins and not any(Path(origin).is_relative_to(parent) for parent in unlisted)
-        ]
-        service.delete_items(context, *scanned.gone)
+        listed = [path for path in map(Path, known) if not any(path.is_relative_to(parent) for parent in unlisted)]
+        gone = [path for path in listed if str(path) not in origins]
+        if not accept_missing and (why := _doubt(root, listed, gone)):
+            scanned.failed.append(Refused(str(root), why, MOSTLY_MISSING))
+        else:
+            scanned.gone = [known[str(path)].id for path in gone]
+            service.delete_items(context, *scanned.gone)
     return scanned
+
+
+def _doubt(root: Path, known: Collection[Path], gone: Collection[Path]) -> str:
+    """Return the reason not to believe that these files are gone; empty if it is plausible. A folder that still exists
+    but has lost all of several files may be where a disk was mounted."""
+    if why := losses.doubt(len(known), len(gone), "files", "nothing is deleted"):
+        return why
+    held, lost = (Counter(parent for path in paths for parent in path.parents) for paths in (known, gone))
+    emptied = [folder for folder, count in lost.items() if losses.FEW <= count == held[folder]]
+    # The outermost one names the largest loss.
+    for folder in sorted(folder for folder in emptied if folder.is_relative_to(root) and folder.is_dir()):
+        return f"in {folder}: {losses.doubt(held[folder], lost[folder], 'files', 'nothing is deleted')}"
+    return ""
 
 
 def _new_group() -> str:

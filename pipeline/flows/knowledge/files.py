@@ -4,16 +4,19 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.files.user_file import NotOrdinary, open_file
+from pipeline.reading.files.user_file import NotOrdinary, open_file, passes
 from pipeline.settings import Settings
 
 _PIECE = 1 << 20
+_RETRY_S = (0.5, 1.0)
+"""Waits before further attempts to copy a file that is locked, or on a drive that is away."""
 
 
 def root(settings: Settings) -> Path:
@@ -42,10 +45,25 @@ def incoming(settings: Settings, source: Path, max_bytes: int, called: str = "")
     copy = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as target:
-            digest, size = _copied(source, target, max_bytes, called or source.name)
+            digest, size = _read_copy(source, target, max_bytes, called or source.name)
         yield copy, digest, size
     finally:
         copy.unlink(missing_ok=True)
+
+
+def _read_copy(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:
+    """Like `_copied`, but try again while an error may pass."""
+    waits_s = iter(_RETRY_S)
+    while True:
+        try:
+            return _copied(source, target, max_bytes, called)
+        except UserError as error:
+            wait_s = next(waits_s, None)
+            if wait_s is None or error.__cause__ is None or not passes(error.__cause__):
+                raise
+        time.sleep(wait_s)
+        target.seek(0)
+        target.truncate()
 
 
 def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:

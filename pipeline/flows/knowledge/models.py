@@ -109,6 +109,8 @@ class KnowledgeItem(ClaimColumns, Base):
     chunk_count: Mapped[int] = mapped_column(default=0)
     batches: Mapped[int] = mapped_column(default=0)
     batches_left: Mapped[int] = mapped_column(default=0)
+    loss: Mapped[str | None] = mapped_column(Text)
+    """A `states.Loss`; None in almost all cases."""
     error: Mapped[str | None] = mapped_column(Text)
     warning: Mapped[str | None] = mapped_column(Text)
     admitted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -145,14 +145,17 @@ def runnable(context: Context, closed_queues: Collection[str]) -> Iterator[str]:
 
 
 def due(context: Context) -> list[str]:
-    """Return the ids of the items whose wait for a retry is over, or that of one of their batches."""
+    """Return the ids of the items whose wait for a retry is over, or that of one of their batches; also `LINE`, if an
+    item may be read again."""
     now = context.db.now()
     over = [select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)]
     # A batch of a cancelled item keeps its due time for ever, so only EMBEDDING items count.
     batches = select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))
     over.append(batches.join(ITEMS, ITEMS.c.id == BATCHES.c.item_id).where(ITEMS.c.status == ItemStatus.EMBEDDING))
+    in_line = select(ITEMS.c.id).where(admission.IN_LINE, ITEMS.c.next_run_at <= now).limit(1)
     with context.db.read() as session:
-        return list(dict.fromkeys(item_id for query in over for item_id in session.execute(query).scalars()))
+        ids = list(dict.fromkeys(item_id for query in over for item_id in session.execute(query).scalars()))
+        return ids + [LINE for _ in session.execute(in_line)]
 
 
 def next_wait_s(context: Context) -> float | None:
@@ -160,4 +163,7 @@ def next_wait_s(context: Context) -> float | None:
     due already."""
     with context.db.read() as session:
         waits = [work.next_due(session, kind) for kind in (READ, EMBED, WRITE)]
+        in_line = select(func.min(ITEMS.c.next_run_at)).where(admission.IN_LINE, ITEMS.c.next_run_at > session.now)
+        if first := session.execute(in_line).scalar():
+            waits.append((first - session.now).total_seconds())
     return min((wait for wait in waits if wait is not None), default=None)

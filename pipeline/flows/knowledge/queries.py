@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from redis import RedisError
-from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import in_states
+from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.errors import UserError
 from pipeline.engine.launch import Places
 from pipeline.engine.presence import Presence
@@ -17,12 +17,13 @@ from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
-from pipeline.flows.knowledge.states import FLOW, OPEN, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import FLOW, OPEN, ItemStatus, ItemType, Loss
 from pipeline.flows.knowledge.views import (
     Activity,
     BaseView,
     ChunkView,
     FlowStatus,
+    GroupView,
     ItemView,
     QueueStatus,
     Standing,
@@ -83,7 +84,9 @@ def item(context: Context, item_id: str) -> ItemView:
 
 
 def item_view(row: Any) -> ItemView:
-    return view_of(ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status))
+    return view_of(
+        ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status), loss=row.loss and Loss(row.loss)
+    )
 
 
 class Which(TypedDict, total=False):
@@ -92,6 +95,8 @@ class Which(TypedDict, total=False):
     status: Sequence[str]
     types: Sequence[str]
     group_id: str
+    alone: bool
+    """Only items without a folder."""
     words: str
     limit: int
 
@@ -115,6 +120,7 @@ def _conditions(session: Session, base_id: str, which: Which) -> list[ColumnElem
     conditions += [ITEMS.c.status.in_(status)] if (status := which.get("status")) else []
     conditions += [ITEMS.c.type.in_(types)] if (types := which.get("types")) else []
     conditions += [ITEMS.c.group_id == group] if (group := which.get("group_id")) else []
+    conditions += [ITEMS.c.group_id.is_(None)] if which.get("alone") else []
     if words := which.get("words"):
         conditions += [or_(mentions(ITEMS.c.name, words), mentions(ITEMS.c.title, words))]
     return conditions
@@ -138,6 +144,28 @@ def group_id(context: Context, base_id: str, name: str) -> str:
     query = select(ITEMS.c.group_id).where(ITEMS.c.base_id == base_id, ITEMS.c.group_name == name, PRESENT).limit(1)
     with context.db.read() as session:
         return session.execute(query).scalar() or ""
+
+
+def groups(context: Context, base_id: str, limit: int) -> list[GroupView]:
+    """Return up to `limit` folders of a base with the tallies of their items, by name; leave out items being deleted.
+    Raises `UnknownBase`."""
+    c = ITEMS.c
+    ended = case((c.status == ItemStatus.FAILED, 100), else_=c.progress)
+    with context.db.read() as session:
+        of_base = and_(c.base_id == base_row(session, base_id).id, c.group_id.is_not(None), PRESENT)
+        name = func.max(c.group_name).label("name")
+        first = select(c.group_id, name).where(of_base).group_by(c.group_id).order_by(name, c.group_id).limit(limit)
+        names = {row.group_id: row.name for row in session.execute(first)}
+        states: dict[str, dict[str, int]] = {group: {} for group in names}
+        progress = dict.fromkeys(names, 0)
+        query = select(c.group_id, c.status, func.count(), func.sum(ended)).where(of_base, c.group_id.in_(names))
+        for group, state, count, percent in session.execute(query.group_by(c.group_id, c.status)):
+            states[group][state] = count
+            progress[group] += int(percent)
+    return [
+        GroupView(group, name or group, Tally(states[group], progress[group] // (sum(states[group].values()) or 1)))
+        for group, name in names.items()
+    ]
 
 
 def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
@@ -224,13 +252,16 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
         places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
         crowded = _crowded_out(session, rows)
     alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
-    by_id = {}
+    by_id, now = {}, context.db.now()
     for row in rows:
-        if row.admitted_at is None:
+        is_later = row.next_run_at is not None and row.next_run_at > now
+        if row.admitted_at is None and is_later:
+            by_id[row.id] = Standing(row.id, Activity.WAITING, reason=row.error or "")
+        elif row.admitted_at is None:
             by_id[row.id] = Standing(row.id, Activity.IN_LINE if alive else Activity.STALLED, places[row.id])
         elif any(name in alive for name in workers.get(row.id, ())):
             by_id[row.id] = Standing(row.id, Activity.RUNNING)
-        elif row.id in waits or (row.next_run_at is not None and row.next_run_at > context.db.now()):
+        elif row.id in waits or is_later:
             by_id[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
         elif row.id in crowded:
             by_id[row.id] = Standing(row.id, Activity.WAITING, reason="as many items are written as may be")
@@ -325,16 +356,19 @@ def queue(context: Context, base_id: str) -> QueueStatus:
     """Return a base's queue: how many items are in line and under way, the ids of those under way that are not stalled,
     and the ids of orphans: stalled items under way, and the whole line if its first item is stalled. Raises
     `UnknownBase`."""
-    open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
+    columns = (ITEMS.c.id, ITEMS.c.admitted_at, is_due(ITEMS, context.db.now()).label("due"))
+    open_ = select(*columns).where(in_states(ITEMS, OPEN), PRESENT).order_by(ITEMS.c.position)
     with context.db.read() as session:
         base = base_row(session, base_id)
         rows = session.execute(open_.where(ITEMS.c.base_id == base.id)).all()
     active = [row.id for row in rows if row.admitted_at is not None]
-    line = [row.id for row in rows if row.admitted_at is None]
+    line = [row.id for row in rows if row.admitted_at is None and row.due]
     current = standings(context, [*active, *line[:1]])
     orphans = [item_id for item_id in active if _stalled(current, item_id)]
     orphans += line if line and _stalled(current, line[0]) else []
-    return QueueStatus(base.id, len(line), len(active), [key for key in active if key not in orphans], orphans)
+    return QueueStatus(
+        base.id, len(rows) - len(active), len(active), [key for key in active if key not in orphans], orphans
+    )
 
 
 def _stalled(current: Mapping[str, Standing], item_id: str) -> bool:

@@ -233,6 +233,7 @@ def reprocess(context: Context, item_id: str, **changes: Any) -> ItemView:
             "progress": 0,
             "error": None,
             "warning": None,
+            "loss": None,
             "attempts": 0,
             "batches_left": 0,
             "next_run_at": None,

@@ -41,7 +41,8 @@ class KnowledgeSettings(BaseModel):
     max_queue_size: int = Field(default=100_000, ge=1)
     """Most waiting items over all bases; beyond it, Penstock refuses new items [maxQueueSize]."""
     large_mb: float = Field(default=20, gt=0)
-    """Items of at least this workload are large: at most half of the items under way may be large."""
+    """Files of at least this size are large, and other items whose text has a twentieth of it: at most half of the
+    items under way may be large."""
     warn_file_mb: float = Field(default=50, gt=0)
     """From this size on, Penstock warns that a file takes long."""
     max_file_mb: int = Field(default=500, ge=1, le=10_000)
@@ -52,6 +53,8 @@ class KnowledgeSettings(BaseModel):
     """Waits before the second, third … call for vectors [500 ms, factor 2, 2-3 attempts]."""
     longest_wait_s: float = Field(default=10, gt=0)
     """The longest of these waits; a wait that a server requests may be longer [max: 10 s]."""
+    read_backoff_s: list[float] = Field(default=[2.0, 20.0], max_length=10)
+    """Waits before further attempts to read a source after an error that may pass, such as 503 or a locked file."""
     write_backoff_s: list[float] = Field(default=[0.5], max_length=10)
     """Waits before further attempts to write [2 attempts]."""
     read_timeout_s: float = Field(default=300, gt=0, le=7200)
@@ -71,7 +74,7 @@ class KnowledgeSettings(BaseModel):
     allow_private_addresses: list[IPv4Network | IPv6Network] = Field(default_factory=list)
     """Networks of private addresses from which Penstock may fetch, such as `10.1.0.0/16`."""
 
-    @field_validator("backoff_s", "write_backoff_s")
+    @field_validator("backoff_s", "read_backoff_s", "write_backoff_s")
     @classmethod
     def _no_negative_waits(cls, value: list[float]) -> list[float]:
         if any(wait < 0 for wait in value):

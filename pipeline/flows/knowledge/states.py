@@ -10,6 +10,8 @@ from pipeline.engine.states import Machine
 FLOW = "knowledge"
 LINE = "line"
 """The scope of all items that wait for admission, or for room to write."""
+MOSTLY_MISSING = "mostly_missing"
+"""The code of a doubtful loss: see `engine.losses`."""
 
 
 class ItemType(StrEnum):
@@ -20,6 +22,15 @@ class ItemType(StrEnum):
     NOTE = "note"
     SITEMAP = "sitemap"
     DIRECTORY = "directory"
+
+
+class Loss(StrEnum):
+    """What is known of a sitemap that has lost most of its pages: see `engine.losses`."""
+
+    DOUBTFUL = "doubtful"
+    """Its reading failed, so that a person confirms the loss."""
+    ACCEPTED = "accepted"
+    """A person has confirmed it for the next reading."""
 
 
 class ItemStatus(StrEnum):

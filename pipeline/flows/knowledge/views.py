@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from pipeline.engine.views import view_of
 from pipeline.engine.wire import HIDDEN, VIEW
-from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType, Loss
 
 CAMEL = ConfigDict(**VIEW, alias_generator=to_camel, populate_by_name=True)
 """Names on the wire are in camelCase, as in docs/sources/knowledge.md#endpoints."""
@@ -107,6 +107,8 @@ class ItemView:
     """Searchable chunks."""
     error: str | None
     warning: str | None
+    loss: Loss | None
+    """`doubtful`: a sitemap lost most of its pages, so its reading failed; a reading with `acceptMissing` goes on."""
     deleting: bool
     created_at: datetime
     updated_at: datetime
@@ -219,6 +221,15 @@ class Tally:
     @property
     def open(self) -> int:
         return sum(self.states.get(state, 0) for state in OPEN)
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """A folder of a base, and the tally of its items."""
+
+    id: str
+    name: str
+    tally: Tally
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,16 @@ def sync(
     folder: Annotated[
         Path | None, typer.Option(help="Read the tags of this folder's audio files instead of the configured library.")
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Flag missing songs even if most or all are missing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Read all songs from the music library. This calls no provider, flags missing songs, and deletes none."""
+    """Read all songs from the music library. This calls no provider, flags missing songs, and deletes none.
+
+    If all songs of a library are missing, or more than half of four or more, it flags none without --yes.
+    Exit codes: 0 done, 3 most songs are missing.
+    """
     from rich import progress as bars
 
     from pipeline.operations import music
@@ -50,19 +57,24 @@ def sync(
     columns = (bars.TextColumn("songs"), bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
     with bars.Progress(*columns, console=err, disable=not err.is_terminal) as shown:
         task = shown.add_task("songs", total=None)
-        report = music.sync(lambda seen, total: shown.update(task, completed=seen, total=total), folder)
+        report = music.sync(
+            lambda seen, total: shown.update(task, completed=seen, total=total), folder, accept_missing=yes
+        )
     if as_json:
         print_json(report)
-        return
+        raise typer.Exit(PARTIAL if report.doubtful else 0)
     err.print(
         f"{count(report.seen, 'song')}: {report.added} new, {report.changed} changed, {report.relinked} found again "
         f"under another id, {report.returned} back, {report.missing} gone.",
         soft_wrap=True,
     )
     if report.note:
-        err.print(f"[yellow]Note:[/yellow] {one_line(report.note)}.", soft_wrap=True)
+        err.print(f"[yellow]Note:[/yellow] {one_line(report.note).rstrip('?')}.", soft_wrap=True)
     if report.added:
         err.print("Find them by names, albums and genres: `penstock music search WORDS`.", soft_wrap=True)
+    if report.doubtful:
+        err.print("If they are really gone, repeat the command with --yes.", soft_wrap=True)
+        raise typer.Exit(PARTIAL)
 
 
 @app.command()

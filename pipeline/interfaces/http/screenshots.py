@@ -6,10 +6,11 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, Json, StringConstraints, ValidationError, WithJsonSchema
 
 from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.frames.intake import Frame
+from pipeline.flows.screenshots.rules.exposure import Box, Placed
 from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.fields import CLEAN, Line, Strict
@@ -24,6 +25,23 @@ from pipeline.operations.screenshots import Intake
 LetterId = Annotated[str, StringConstraints(pattern=r"^(batch|merge|vector):[1-9][0-9]{0,14}$")]
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
 """A pattern of programs or window titles whose frames Penstock never stores."""
+Side = Annotated[int, Field(ge=-100_000, le=100_000)]
+
+
+_AS_TEXT = WithJsonSchema({"type": "string", "contentMediaType": "application/json"})
+
+
+class WindowPlace(Strict):
+    """A window and its place in pixels of the picture, from the top left; without a place it counts as visible."""
+
+    app: Line = ""
+    title: Line = ""
+    box: tuple[Side, Side, Side, Side] | None = Field(default=None, description="Left, top, right and bottom.")
+    opaque: bool = Field(default=True, description="False: what is behind it shines through.")
+
+    def placed(self) -> Placed:
+        box = None if self.box is None else Box(*self.box)
+        return Placed(self.app, self.title, box, box if self.opaque else None)
 
 
 class FrameFields(Strict):
@@ -32,6 +50,12 @@ class FrameFields(Strict):
     source: Line = Field(default="screen:0", description="Where it was captured: `screen:ID` or `window:ID`.")
     app: Line = Field(default="", description="The program in the picture, such as Firefox.")
     title: Line = Field(default="", description="The window's title.")
+    windows: Annotated[Json[Annotated[list[WindowPlace], Field(max_length=500)]], _AS_TEXT] = Field(
+        default_factory=list,
+        description="The windows in the picture, the front one first: a JSON array of objects with `app`, `title`, "
+        "`box` (left, top, right and bottom in pixels) and `opaque`. If an excluded one is visible, also behind the "
+        "front one, Penstock does not store the frame.",
+    )
     ts: At | None = Field(
         default=None,
         description="Time of capture, with its zone; none: now. With it, the server recognises a repeated frame.",
@@ -50,7 +74,8 @@ def take(caller: Caller, form: Form, file: File) -> Intake:
     except ValidationError as error:
         faults = [{**fault, "loc": ("body", *fault["loc"])} for fault in error.errors()]
         raise RequestValidationError(faults) from None
-    frame = Frame(fields.source, fields.ts or caller.context.db.now(), fields.app, fields.title)
+    windows = tuple(window.placed() for window in fields.windows)
+    frame = Frame(fields.source, fields.ts or caller.context.db.now(), fields.app, fields.title, windows=windows)
     return screenshots.ingest_upload.by(caller, file.path, "the picture", frame)
 
 

@@ -1,6 +1,7 @@
 """`/knowledge-items`, and the items of a base: show, list, reprocess, cancel and delete one item or all that match."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -145,15 +146,23 @@ async def show_page_picture(
 
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
 async def reprocess(
-    request: Request, response: Response, caller: ByCaller, item_id: HexId, wait: Wait = 0
+    request: Request,
+    response: Response,
+    caller: ByCaller,
+    item_id: HexId,
+    *,
+    accept_missing: Annotated[
+        bool, Query(alias="acceptMissing", description="Read a sitemap even if most of its pages are missing.")
+    ] = False,
+    wait: Wait = 0,
 ) -> ShownItem:
     """Read and embed an item again, from 0 percent, at the end of its base's queue. Searches find the old chunks until
     the new ones are complete."""
 
-    first = [knowledge.reprocess]
+    first = [partial(knowledge.reprocess.by, accept_missing=accept_missing)]
 
     def read() -> ItemView:
-        return (first.pop() if first else knowledge.item).by(caller, item_id)
+        return (first.pop() if first else knowledge.item.by)(caller, item_id)
 
     view = await wait_for(caller, read, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")

@@ -50,12 +50,17 @@ def status(caller: ByCaller) -> MusicStatus:
 
 
 @router.post("/sync", dependencies=writer, responses=documented(409))
-def sync(caller: ByCaller) -> SyncReport:
+def sync(
+    caller: ByCaller,
+    *,
+    accept_missing: Annotated[bool, Query(description="Flag missing songs even if most or all are missing.")] = False,
+) -> SyncReport:
     """Read all songs from the configured library, and answer at the end. It calls no provider.
 
-    Missing songs are flagged, never deleted. A run reads the library first, unless `skip_sync` is set.
+    Missing songs are flagged, never deleted; none is while the report is `doubtful`. A run reads the library first,
+    unless `skip_sync` is set.
     """
-    return music.sync.by(caller)
+    return music.sync.by(caller, accept_missing=accept_missing)
 
 
 @router.post("/estimate", dependencies=reader)

@@ -13,6 +13,19 @@ from typing import BinaryIO, cast
 from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
 
+_PASSING = {
+    *(errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.EDEADLK, errno.ENOLCK, errno.ETXTBSY),
+    *(errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.ETIMEDOUT),
+    *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNABORTED),
+}
+_LOCKED = {32, 33}
+"""Errors of Windows: another program has opened the file, or locked a part of it."""
+
+
+def passes(error: BaseException) -> bool:
+    """Whether a later reading may succeed: a locked file, a drive of the network that is away, a disk in trouble."""
+    return isinstance(error, OSError) and (error.errno in _PASSING or getattr(error, "winerror", None) in _LOCKED)
+
 
 class NotOrdinary(OSError):
     """The path is a folder, a pipe, a socket or a device, whose reading might never end."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from pipeline.engine import linux, privacy
 from pipeline.engine.errors import UnitError, told
+from pipeline.reading.files.user_file import passes
 from pipeline.reading.sandbox import confinement
 from pipeline.reading.sandbox.child_process import LIBRARIES
 from pipeline.reading.sandbox.limits import Limits, Task, refused
@@ -174,6 +175,8 @@ def _failure(error: Exception, request: dict[str, Any], limits: Limits) -> UnitE
         return refused(f"{name} is nested too deeply to be read.", "unreadable")
     if isinstance(error, FileNotFoundError):
         return refused(f"{name} no longer exists.", "missing")
+    if passes(error):
+        return UnitError(f"{name} cannot be read at the moment: {told(error)}", code="io_error")
     return refused(f"{name} cannot be read: {type(error).__name__}: {told(error)[:300]}", "unreadable")
 
 

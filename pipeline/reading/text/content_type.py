@@ -12,8 +12,10 @@ from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import cast
 
+from pipeline.engine.errors import UnitError
 from pipeline.reading.files import filetype
 from pipeline.reading.files.filetype import HEAD_BYTES, OLE_MAGIC, ZIP_MAGICS, TextType
+from pipeline.reading.files.user_file import passes
 from pipeline.reading.sandbox.limits import Limits, refused
 
 ARCHIVE = "archive"
@@ -207,13 +209,21 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
                 if declared.startswith(_OPEN_DOCUMENT):
                     return _open_document_kind(archive, declared.removeprefix(_OPEN_DOCUMENT), filename)
     except UNREADABLE as error:
-        raise refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt") from error
+        raise damaged(filename, error) from error
     for folder, kind in _ZIPPED.items():
         if "[Content_Types].xml" in names and any(name.startswith(folder) for name in names):
             return Kind(kind)
     if "META-INF/container.xml" in names:
         return Kind.EPUB
     raise refused(f"{filename} is an archive; unpack it and add the files in it.", ARCHIVE)
+
+
+def damaged(filename: str, error: Exception) -> UnitError:
+    """Return, without raising it, the error of an archive that cannot be read: transient if its disk may be at
+    fault."""
+    if passes(error):
+        return UnitError(f"{filename} cannot be read at the moment: {error}", code="io_error")
+    return refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt")
 
 
 def _open_document_kind(archive: zipfile.ZipFile, declared: bytes, filename: str) -> Kind:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading.files.filetype import HEAD_BYTES
+from pipeline.reading.files.user_file import passes
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Progress, Unwanted, Wanted, check_characters, refused
 from pipeline.reading.text import charset
@@ -31,7 +32,7 @@ def read_file(
 
     Raises `Unwanted`, or `UnitError`: permanent with code `missing`, `empty`, `no_text`, `unsupported`, `encrypted`,
     `corrupt`, `unreadable`, `no_pages`, `too_many_pixels`, `too_large` or `too_slow`; transient with code `changed` if
-    the file changed during reading, `no_reader` or `reader_killed`.
+    the file changed during reading, `io_error`, `no_reader` or `reader_killed`. Raises an `OSError` that may pass.
     """
     if not wanted():
         raise Unwanted(f"{filename} is no longer wanted.")
@@ -81,10 +82,12 @@ def read_by_child(
 
 def _identity(path: Path, filename: str, limits: Limits) -> _Identity:
     """Return device, inode, size and times of the file, to notice a change. Raises `UnitError` (permanent) if the file
-    is missing, not ordinary, empty or too large, or may not be read."""
+    is missing, not ordinary, empty or too large, or may not be read, and an `OSError` that may pass."""
     try:
         status = path.stat()
     except (OSError, ValueError) as error:
+        if passes(error):
+            raise
         raise refused(f"{filename} does not exist, or cannot be inspected.", "missing") from error
     if not stat.S_ISREG(status.st_mode):
         raise refused(f"{filename} is not an ordinary file.", "unsupported")

@@ -19,7 +19,15 @@ from pipeline.reading.files.filetype import ZIP_MAGICS, read_head
 from pipeline.reading.files.source import safe_filename
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Task, Wanted, refused
-from pipeline.reading.text.content_type import ARCHIVE, UNREADABLE, check_packed, is_document, kind_of, text_type
+from pipeline.reading.text.content_type import (
+    ARCHIVE,
+    UNREADABLE,
+    check_packed,
+    damaged,
+    is_document,
+    kind_of,
+    text_type,
+)
 
 _CAPS = Limits(timeout_s=60, total_s=120, memory_mb=500, max_written_bytes=Limits.max_unpacked_bytes)
 _DOCUMENT_STARTS = (b"[Content_Types].xml", b"mimetype", b"_rels/", b"docProps/")
@@ -116,7 +124,7 @@ def unpack(task: Task) -> dict[str, Any]:
                 raise _too_many(task, len(files))
             return {"entries": list(_entries(archive, files, folder, size, task))}
     except UNREADABLE as error:
-        raise refused(f"{name} is damaged or cut off; export or download it again.", "corrupt") from error
+        raise damaged(name, error) from error
 
 
 def _entries(

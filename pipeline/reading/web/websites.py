@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import httpx2
 
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.files.source import safe_filename
 from pipeline.reading.sandbox import child
 from pipeline.reading.sandbox.limits import Limits, Progress, Unwanted, Wanted, check_characters, refused
@@ -31,6 +31,8 @@ _SUFFIXES = {
     "text/markdown": ".md",
 }
 _MAX_WARNINGS = 50
+_RETRY_S, _MOST_WAIT_S = 2.0, 60.0
+"""The wait before a page's second attempt, and the longest wait that a server may ask for."""
 
 
 def read_url(
@@ -109,9 +111,12 @@ class _Crawl:
         if len(self.warnings) < _MAX_WARNINGS:
             self.warnings.append(message)
 
-    def check(self) -> bool:
-        """Whether the sitemap's limits of time and of fetched bytes leave room for another page. Raises `Unwanted`."""
-        if not self.wanted():
+    def check(self, due: float = 0.0) -> bool:
+        """Whether the sitemap's limits of time and of fetched bytes leave room for another page, which waits until
+        `due` (monotonic). Raises `Unwanted`."""
+        while (wanted := self.wanted()) and (wait_s := due - time.monotonic()) > 0:
+            time.sleep(min(wait_s, 0.5))
+        if not wanted:
             raise Unwanted("The sitemap is no longer wanted.")
         return time.monotonic() < self.ends and self.bytes < self.limits.sitemap.max_total_bytes
 
@@ -216,23 +221,30 @@ def read_sitemap(
 def _pages(
     crawl: _Crawl, progress: Progress, allow_private: AllowPrivate, resolve: Resolve
 ) -> tuple[list[Section], int, UnitError | None]:
-    """Return (text of the pages, number of pages tried, last failure). Each failure becomes a warning."""
-    sections: list[Section] = []
+    """Return (text of the pages, number of pages tried, last failure). A page whose server fails for a moment is tried
+    once more after the others, when the server wants it. Each final failure becomes a warning."""
+    texts: dict[str, list[Section]] = {}
     failure: UnitError | None = None
     read = characters = 0
-    for page in crawl.pages:
-        if not crawl.check():
+    waiting = deque((page, 0.0, False) for page in crawl.pages)
+    while waiting:
+        page, due, is_last = waiting.popleft()
+        if not crawl.check(due):
             break
         try:
             reading, size = _page(page, crawl.limits, crawl.wanted, lambda _: None, allow_private, resolve)
             crawl.bytes += size
             title = f"# {reading.title}\n\n" if reading.title and not reading.sections[0].text.startswith("# ") else ""
-            sections += [replace(reading.sections[0], text=title + reading.sections[0].text), *reading.sections[1:]]
+            texts[page] = [replace(reading.sections[0], text=title + reading.sections[0].text), *reading.sections[1:]]
             characters += len(reading.text)
         except UnitError as error:
             failure = error
+            wait_s = _RETRY_S if error.retry_after_s is None else error.retry_after_s
+            if error.kind is ErrorKind.TRANSIENT and not is_last and wait_s <= _MOST_WAIT_S:
+                waiting.append((page, time.monotonic() + wait_s, True))
+                continue
             crawl.warn(f"{_shown(page)}: {error}")
         check_characters(characters, "The sitemap", crawl.limits)
         read += 1
         progress(read / len(crawl.pages))
-    return sections, read, failure
+    return [section for page in crawl.pages for section in texts.get(page, ())], read, failure

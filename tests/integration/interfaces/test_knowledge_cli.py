@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from pipeline.flows.knowledge import queries
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.interfaces.cli.main import app
 from pipeline.storage.context import Context
@@ -124,6 +125,25 @@ def test_adding_a_folder_again_reports_new_changed_and_missing_files(base: str, 
     assert str(folder / "deeper") in text
     (folder / ".hidden").touch()
     assert "4 unchanged, 1 hidden: left out." in penstock("add", base, folder, "--keep-gone").output
+
+
+def test_a_folder_that_is_suddenly_empty_deletes_nothing_until_confirmed(
+    context: Context, base: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    files = [folder / f"{number}.md" for number in range(20)]
+    for file in files:
+        file.write_text(file.name)
+    penstock("add", base, folder)
+    for file in files:
+        file.unlink()
+    refused = CliRunner().invoke(app, ["kb", "add", base, str(folder)])
+    assert refused.exit_code == 1
+    assert "nothing deleted: 20 of 20 files are missing" in refused.output
+    assert "--yes" in refused.output
+    assert not any(item.deleting for item in queries.items(context, base))
+    assert "20 missing: being deleted" in penstock("add", base, folder, "--yes").output
 
 
 def test_an_item_is_shown_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:

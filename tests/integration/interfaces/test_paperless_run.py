@@ -14,6 +14,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.cli.connect import run as runs
 from pipeline.interfaces.cli.connect.client import Paperless, PaperlessError
+from pipeline.interfaces.cli.connect.command import drop_lost
 from pipeline.interfaces.cli.connect.record import Record, Records
 from pipeline.interfaces.cli.connect.rules import Part, Tags
 from pipeline.interfaces.cli.connect.run import Run
@@ -286,11 +287,22 @@ def test_a_token_revoked_in_the_middle_ends_the_run_at_once(server: PaperlessSer
     assert not server.changes
 
 
-def test_records_of_documents_that_lost_their_tag_are_removed(records: Records) -> None:
-    for number, failed in ((1, ""), (2, ""), (3, "no text")):
+def test_records_of_documents_that_lost_their_tag_are_removed_unless_most_documents_are_gone(
+    server: PaperlessServer, records: Records
+) -> None:
+    client = Paperless(server.url, TOKEN, 1_000_000)
+    shown = server.add(b"shown").id
+    for number, failed in ((shown, ""), (101, ""), (200, "no text")):
         records.save(Record(number, "a", "b", "c", failed=failed))
-    records.keep_only({1})
-    assert [records.load(number) is not None for number in (1, 2, 3)] == [True, False, True]
+    assert "1 of 2" not in drop_lost(client, records, set(), accept_missing=False), "half of two may go"
+    assert records.under_way() == set()
+    for number in range(101, 106):
+        records.save(Record(number, "a", "b", "c"))
+    assert "5 of 5 documents under way are missing" in drop_lost(client, records, set(), accept_missing=False)
+    assert len(records.under_way()) == 5
+    drop_lost(client, records, set(), accept_missing=True)
+    assert records.under_way() == set()
+    assert records.load(200) is not None
 
 
 def copies(server: PaperlessServer, data: bytes) -> int:

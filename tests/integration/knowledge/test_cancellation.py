@@ -100,7 +100,7 @@ def writing(context: Context, driver: Driver, item_id: str) -> Finish:
         pass
     row = context.db.run(lambda session: publication._claim(session, item_id, driver.owner()))
     assert row is not None
-    context.db.run(lambda session: publication._write(session, row=row, numbers=[0]))
+    context.db.run(lambda session: publication._write(session, row=row, numbers=[0], share=0.5))
 
     def finish() -> None:
         with pytest.raises(content.ClaimLost):

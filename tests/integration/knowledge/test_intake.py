@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,21 @@ class TestDirectory:
         assert (driver.row(c), driver.row(d)) == (None, None)
         assert checking.check(context).sound
         assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is deleted"
+
+    def test_an_emptied_folder_below_deletes_nothing_but_a_removed_one_does(
+        self, context: Context, base: str, folder: Path
+    ) -> None:
+        disk = folder / "disk" / "deeper"
+        disk.mkdir(parents=True)
+        for number in range(4):
+            (disk / f"{number}.md").write_text(f"{number}")
+            (folder / f"other-{number}.md").write_text(f"other {number}")
+        directory.scan(context, base, folder)
+        shutil.rmtree(disk)
+        repeated = directory.scan(context, base, folder)
+        assert (repeated.gone, codes(repeated).count("mostly_missing")) == ([], 1)
+        (folder / "disk").rmdir()
+        assert len(directory.scan(context, base, folder).gone) == 4
 
     def test_items_of_missing_files_can_be_kept(self, context: Context, base: str, folder: Path) -> None:
         directory.scan(context, base, folder)

@@ -224,7 +224,7 @@ def test_vectors_of_a_half_cancelled_write_go_with_the_next_reading(
         driver.embed(item_id)
     row = context.db.run(lambda session: publication._claim(session, item_id, driver.owner()))
     assert row is not None
-    context.db.run(lambda session: publication._write(session, row=row, numbers=[0]))
+    context.db.run(lambda session: publication._write(session, row=row, numbers=[0], share=0.5))
     service.cancel(context, item_id)
     with pytest.raises(content.ClaimLost):
         publication._publish(context, row)

@@ -4,17 +4,23 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 
+import mss
 import pytest
+from PIL import Image
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import queue_depths
-from pipeline.flows.screenshots.frames.capture import Captured
+from pipeline.flows.screenshots.frames import desktop
+from pipeline.flows.screenshots.frames.capture import Captured, Capturer
+from pipeline.flows.screenshots.frames.foreground import Foreground
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.frames.windows import WindowGrabber, find
 from pipeline.flows.screenshots.live_settings import CAPTURE
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS
+from pipeline.flows.screenshots.rules.exposure import Box
 from pipeline.flows.screenshots.scopes import Scope
 from pipeline.flows.screenshots.work.capture import Captures
 from pipeline.settings import ScreenshotSettings
@@ -115,8 +121,8 @@ def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         started.append(subprocess.Popen(server, pass_fds=[pipe.fileno()], stderr=subprocess.DEVNULL))
     wait_until(lambda: display.read_text().endswith("\n"), 60, "the display is up")
     monkeypatch.setenv("DISPLAY", f":{display.read_text().strip()}")
-    for name, color in (("Below", "red"), ("Above", "blue")):
-        run("xmessage", "-name", name, "-geometry", "300x200+50+50", "-bg", color, name)
+    for name, color, place in (("Below", "red", "+50+50"), ("Above", "blue", "+150+100")):
+        run("xmessage", "-name", name, "-geometry", f"300x200{place}", "-bg", color, name)
         wait_until(lambda name=name: bool(_number(name)), 60, f"the window {name} is shown")
     yield
     for process in reversed(started):
@@ -134,6 +140,9 @@ def test_a_capture_shows_the_whole_window_behind_another(x11: None) -> None:
     below, above = _number("Below"), _number("Above")
     listed = ["-f", "_NET_CLIENT_LIST_STACKING", "32x", "-set", "_NET_CLIENT_LIST_STACKING", f"{below},{above}"]
     subprocess.run(["xprop", "-root", *listed], check=True)
+    # With their borders.
+    places = [("Above", Box(150, 100, 452, 302)), ("Below", Box(50, 50, 352, 252))]
+    assert [(window.title, window.box) for window in desktop.windows() or ()] == places
     front = find("xmessage")
     assert front is not None
     assert (hex(front.number), front.title) == (above, "Above")
@@ -148,3 +157,10 @@ def test_a_capture_shows_the_whole_window_behind_another(x11: None) -> None:
         assert grabber.grab(0x999999) is None
     finally:
         grabber.close()
+    rules = ScreenshotSettings(excluded_titles=["below"])
+    with Capturer(rules, mss.MSS, in_front=Foreground) as capturer:
+        (hidden,) = capturer.capture()
+    with Image.open(BytesIO(hidden.data)) as picture:
+        colors = {color for _, color in picture.getcolors() or ()}
+    assert (0, 0, 255) in colors
+    assert (255, 0, 0) not in colors

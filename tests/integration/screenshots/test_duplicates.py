@@ -31,8 +31,8 @@ EDITOR = Desktop(lines=12)
 
 def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0, **named: str) -> Intake:
     data = encoded(picture) if isinstance(picture, Image.Image) else picture
-    source = named.pop("source", "screen:1")
-    return intake.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
+    source, at = named.pop("source", "screen:1"), BEGIN + timedelta(seconds=second)
+    return intake.ingest(context, data, Frame(source, at, named.pop("app", ""), named.pop("window_title", "")))
 
 
 def test_a_private_copy_of_a_frame_outlives_the_original(context: Context, hand: Hand) -> None:

@@ -11,10 +11,11 @@ from mss.exception import ScreenShotError
 from PIL import Image
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots.frames import capture, foreground
+from pipeline.flows.screenshots.frames import capture, desktop, foreground
 from pipeline.flows.screenshots.frames.capture import Capturer, missing
 from pipeline.flows.screenshots.frames.foreground import Foreground, of_xprop
 from pipeline.flows.screenshots.frames.windows import Picture, Window
+from pipeline.flows.screenshots.rules.exposure import Box, Placed
 from pipeline.settings import ScreenshotSettings
 
 FREE = ScreenshotSettings()
@@ -83,7 +84,7 @@ class Windows:
 def of_windows(windows: Windows, **matches: Window | None) -> Capturer:
     """Make a capturer that finds these windows by name and by number."""
     known = {**matches, **{hex(window.number): window for window in matches.values() if window}}
-    return Capturer(EXCLUDING, Screens, Foreground, lambda: windows, known.get)
+    return Capturer(EXCLUDING, Screens, Foreground, lambda: windows, known.get, list)
 
 
 def test_a_window_is_captured_with_its_own_program_and_title() -> None:
@@ -138,8 +139,53 @@ def test_an_excluded_screen_is_not_even_grabbed() -> None:
 @pytest.mark.parametrize("order", [0, 1])
 def test_programs_in_front_before_or_after_the_capture_are_excluded(order: int) -> None:
     looks = [Foreground("editor", "x"), Foreground("KeePassXC", "vault")]
-    shots = Capturer(EXCLUDING, Screens, fronts(*(looks[::-1] if order else looks))).capture()
+    shots = Capturer(EXCLUDING, Screens, fronts(*(looks[::-1] if order else looks)), on_screens=list).capture()
     assert [(shot.data, shot.frame.app) for shot in shots] == [(b"", "KeePassXC")] * 2
+
+
+@dataclass
+class Wide(Screens):
+    """One white monitor of 10 by 4 points, each two pixels wide and high, right of another screen."""
+
+    monitors: Any = (None, {"left": 100, "top": 0, "width": 10, "height": 4})
+
+    def grab(self, monitor: Any, /) -> Shot:
+        return Shot((20, 8), b"\xff\xff\xff\0" * 160)
+
+
+EDITOR_IN_FRONT = Placed("editor", "x", Box(100, 0, 104, 4), Box(100, 0, 104, 4))
+
+
+def behind(left: int, **changes: Any) -> list[Placed]:
+    """The editor in front of a safe from `left` to 108, which it hides up to 104."""
+    return [EDITOR_IN_FRONT, Placed("KeePassXC", "vault", Box(left, 1, 108, 3))._replace(**changes)]
+
+
+def test_excluded_windows_behind_the_front_one_are_blanked_where_they_are_visible() -> None:
+    looks = iter([behind(102), behind(105)])  # it moves during the grab
+    (shot,) = Capturer(EXCLUDING, Wide, lambda: Foreground("editor", "x"), on_screens=lambda: next(looks)).capture()
+    with Image.open(BytesIO(shot.data)) as picture:
+        black = {(x, y) for x in range(20) for y in range(8) if picture.getpixel((x, y)) == (0, 0, 0)}
+    assert black == {(x, y) for x in range(8, 16) for y in range(2, 6)}
+
+
+def test_a_screen_is_dropped_while_the_place_of_an_excluded_window_is_unknown() -> None:
+    front = Foreground("editor", "x")
+    capturer = Capturer(EXCLUDING, Wide, lambda: front, on_screens=lambda: behind(1, box=None))
+    assert [shot.data for shot in capturer.capture()] == [b""]
+
+
+def test_exclusions_stop_the_capture_if_the_windows_are_unknown() -> None:
+    with pytest.raises(UserError, match="cannot list its windows"):
+        Capturer(EXCLUDING, Screens, Foreground, on_screens=lambda: None).capture()
+    assert len(Capturer(FREE, Screens, Foreground, on_screens=lambda: None).capture()) == 2
+
+
+def test_the_list_of_windows_of_macos_is_parsed() -> None:
+    rows = '[["Safari", "News", 0, 25.5, 800, 600, true], ["Dock", "", 0, 0, 1440, 900, false]]'
+    page = Box(0, 25, 800, 625)
+    assert desktop.of_mac(rows) == [Placed("Safari", "News", page, page), Placed("Dock", "", Box(0, 0, 1440, 900))]
+    assert desktop.of_mac("") is desktop.of_mac("[[1]]") is None
 
 
 def test_exclusions_stop_the_capture_if_the_front_program_is_unknown() -> None:

@@ -10,8 +10,8 @@ def read_progress(weight: int, fraction: float) -> int:
     return min(99, int(weight * min(1.0, max(0.0, fraction))))
 
 
-def embed_progress(weight: int, batches: int, left: int) -> int:
-    """Return the percentage, at most 99, of an item of whose `batches` `left` have no vectors yet. `weight`: the
-    percent of reading, which precedes."""
+def embed_progress(weight: int, batches: int, left: int, written: float = 0.0) -> int:
+    """Return the percentage, at most 99, of an item of whose `batches` `left` have no vectors yet, and of whose vectors
+    the share `written`, 0 to 1, is written. `weight`: the percent of reading, which precedes."""
     done = (batches - left) / batches if batches else 1.0
-    return min(99, int(weight + (100 - weight) * (1 - WRITING_SHARE) * done))
+    return min(99, int(weight + (100 - weight) * ((1 - WRITING_SHARE) * done + WRITING_SHARE * written)))

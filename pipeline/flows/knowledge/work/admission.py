@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import in_states
+from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.transaction import Tx
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BASES, ITEMS
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 IN_LINE: ColumnElement[bool] = and_(
     in_states(ITEMS, [ItemStatus.PENDING]), ITEMS.c.admitted_at.is_(None), ITEMS.c.deleting.is_(False)
 )
-"""The condition that an item waits in line."""
+"""The condition that an item waits in line, or for the retry of its reading."""
 UNDER_WAY: ColumnElement[bool] = ITEMS.c.admitted_at.is_not(None)
 ADMISSION_ORDER = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
 """The order in which items were admitted."""
@@ -38,7 +38,8 @@ def admit(context: Context) -> list[str]:
     """Move as many items from the line to under way as the limits allow, and return their ids."""
     limits, closed = live_settings.in_force(context), _closed_providers(context)
     with context.db.read() as session:
-        waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
+        due = select(ITEMS.c.id).where(IN_LINE, is_due(ITEMS, session.now))
+        waits = session.execute(due.limit(1)).first() is not None
         if not waits or _room(session.execute(_under_way()).all(), limits, closed) <= 0:
             return []
     return context.db.run(lambda tx: _admit(tx, limits, closed))
@@ -54,7 +55,8 @@ def _closed_providers(context: Context) -> set[str]:
 
 
 def _under_way() -> Any:
-    columns = (ITEMS.c.base_id, ITEMS.c.status, ITEMS.c.workload, ITEMS.c.space, ITEMS.c.batches_left)
+    sizes = (ITEMS.c.workload, ITEMS.c.size_bytes)
+    columns = (ITEMS.c.base_id, ITEMS.c.status, *sizes, ITEMS.c.space, ITEMS.c.batches_left)
     return select(*columns).where(UNDER_WAY)
 
 
@@ -76,7 +78,7 @@ def _admit(tx: Tx, limits: KnowledgeSettings, closed: Container[str]) -> list[st
     turn = item.take_turn(tx)
     rows = tx.execute(_under_way()).all()
     room, of_base = _room(rows, limits, closed), Counter(row.base_id for row in rows)
-    large = sum(workload.is_large(row.workload, limits.large_mb) for row in rows)
+    large = sum(workload.is_large(row.workload, row.size_bytes, limits.large_mb) for row in rows)
     admitted: list[str] = []
     while room > 0:
         first = _next(tx, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
@@ -85,7 +87,7 @@ def _admit(tx: Tx, limits: KnowledgeSettings, closed: Container[str]) -> list[st
             # Lock the base before its items, as every transaction does that locks both.
             tx.execute(select(BASES.c.id).where(BASES.c.id == base_id).with_for_update())
             row = _oldest(tx, base_id)
-            is_large = row is not None and workload.is_large(row.workload, limits.large_mb)
+            is_large = row is not None and workload.is_large(row.workload, row.size_bytes, limits.large_mb)
             if row is None or (is_large and large >= workload.most_large(limits.global_concurrency)):
                 continue
             chosen, large = row, large + is_large
@@ -100,16 +102,17 @@ def _admit(tx: Tx, limits: KnowledgeSettings, closed: Container[str]) -> list[st
     return admitted
 
 
-def _next(session: Session, full: Sequence[str]) -> list[str]:
-    """Return the ids of bases with items in line, except the `full` ones, in the order of their turns."""
-    line = select(ITEMS.c.id).where(IN_LINE, ITEMS.c.base_id == BASES.c.id).exists()
+def _next(tx: Tx, full: Sequence[str]) -> list[str]:
+    """Return the ids of bases with due items in line, except the `full` ones, in the order of their turns."""
+    line = select(ITEMS.c.id).where(IN_LINE, is_due(ITEMS, tx.now), ITEMS.c.base_id == BASES.c.id).exists()
     query = select(BASES.c.id).where(line, BASES.c.deleting.is_(False), BASES.c.id.not_in(full))
-    return list(session.execute(query.order_by(BASES.c.turn, BASES.c.created_at, BASES.c.id)).scalars())
+    return list(tx.execute(query.order_by(BASES.c.turn, BASES.c.created_at, BASES.c.id)).scalars())
 
 
-def _oldest(session: Session, base_id: str) -> Any | None:
-    query = select(ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.workload).where(IN_LINE, ITEMS.c.base_id == base_id)
-    return session.execute(query.order_by(ITEMS.c.position).limit(1).with_for_update()).first()
+def _oldest(tx: Tx, base_id: str) -> Any | None:
+    columns = (ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.workload, ITEMS.c.size_bytes)
+    query = select(*columns).where(IN_LINE, is_due(ITEMS, tx.now), ITEMS.c.base_id == base_id)
+    return tx.execute(query.order_by(ITEMS.c.position).limit(1).with_for_update()).first()
 
 
 def waiting_to_write(session: Session, limits: KnowledgeSettings, claimable: ColumnElement[bool]) -> list[str]:

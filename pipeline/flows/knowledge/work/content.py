@@ -8,26 +8,38 @@ from typing import Any
 
 import structlog
 from sqlalchemy import and_, delete, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
-from pipeline.engine import accounts, work
+from pipeline.engine import accounts, losses, work
 from pipeline.engine.accounts import Part
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import portions, storable
 from pipeline.engine.transaction import Tx
-from pipeline.engine.work import Outcome, Work
+from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge import files, live_settings
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
 from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
 from pipeline.flows.knowledge.rules.progress import read_progress
+from pipeline.flows.knowledge.rules.workload import workload
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
-from pipeline.flows.knowledge.states import FLOW, ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import (
+    FLOW,
+    ITEM,
+    MOSTLY_MISSING,
+    BatchStatus,
+    ItemEvent,
+    ItemStatus,
+    ItemType,
+    Loss,
+)
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.known import forget, known_vectors
 from pipeline.providers import call_cost, registry
+from pipeline.reading.files.user_file import passes
 from pipeline.reading.sandbox.limits import FetchLimits, Limits, SitemapLimits, Unwanted, refused
 from pipeline.reading.text import text_files
 from pipeline.reading.text.chunks import Chunk, split
@@ -55,13 +67,14 @@ READ = Work(
     scope=ITEMS.c.id,
     lock=items.lock,
     order=(ITEMS.c.position,),
-    policy=items.lost_policy,
+    policy=items.read_policy,
     lease_s=items.read_lease_s,
     lost="the worker was lost while it read this",
-    after=lambda tx, row, changes: items.make_room(tx, row, changes, ended=bool(changes.failed)),
+    # An item whose source fails for a moment leaves its place to others, however long a server asks it to wait.
+    after=lambda tx, row, changes: items.make_room(tx, row, changes, ended=bool(changes.failed or changes.waiting)),
     where=(ITEMS.c.admitted_at.is_not(None),),
 )
-"""Reading an item, which is retried after a lost worker, but not after errors: docs/sources/knowledge.md#retries."""
+"""Reading an item, which is retried after a lost worker and errors that may pass: docs/sources/knowledge.md#retries."""
 
 
 class ClaimLost(PenstockError):
@@ -150,13 +163,28 @@ def _content(context: Context, claimed: Claimed) -> Reading:
 
         fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
         networks = section.allow_private_addresses or False
-        return fetch(row.url, limits, checkpoint.wanted, checkpoint.read, allow_private=networks)
+        reading = fetch(row.url, limits, checkpoint.wanted, checkpoint.read, allow_private=networks)
+        if row.type == ItemType.SITEMAP and row.loss != Loss.ACCEPTED:
+            _check_loss(context, row, reading)
+        return reading
     path = files.stored_path(context.settings, row.id, row.content_sha256)
-    if not path.is_file():
-        raise refused(
-            "the stored copy of this file is missing: delete the item, and add the file again", "missing_file"
-        )
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        message = "the stored copy of this file is missing: delete the item, and add the file again"
+        raise refused(message, "missing_file") from error
     return text_files.read_file(path, row.name, limits, checkpoint.wanted, checkpoint.read)
+
+
+def _check_loss(context: Context, row: Any, reading: Reading) -> None:
+    """Raise `UnitError` (permanent) if the searchable pages that this reading of a sitemap lacks are a doubtful
+    loss."""
+    pages = select(CHUNKS.c.source).where(CHUNKS.c.item_id == row.id, CHUNKS.c.generation == row.generation)
+    with context.db.read() as session:
+        known = set(session.execute(pages.distinct()).scalars())
+    missing = known - {section.source for section in reading.sections}
+    if why := losses.doubt(len(known), len(missing), "pages", "the text that was read before stays"):
+        raise refused(f"{why} Read it again with `--yes` if they are really gone", MOSTLY_MISSING)
 
 
 def limits_of(section: KnowledgeSettings, reading: ReadingSettings) -> Limits:
@@ -202,6 +230,8 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
         "attempts": 0,
         "progress": read_progress(own(context.settings).read_weight, 1.0),
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
+        "workload": workload(row.size_bytes, len(reading.text)),
+        "loss": None,
     }
 
     characters = sum(len(chunk.text) for chunk, digest in zip(chunks, digests, strict=True) if digest not in known)
@@ -281,19 +311,26 @@ def _batch_rows(context: Context, row: Any, provider: str, sizes: Sequence[int],
 
 
 def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:
-    error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
-    if error.kind is not ErrorKind.PERMANENT:
-        error = UnitError(str(error), kind=ErrorKind.PERMANENT, code=error.code)
+    error = _as_unit_error(claimed.row.name, raised)
     log.warning("item.not_read", item=claimed.row.id, code=error.code, error=str(error), exc_info=_defect(raised))
 
-    def act(tx: Tx) -> Any:
+    def act(tx: Tx) -> Changes:
         row = items.lock(tx, claimed.row.id)
-        return work.settle(tx, READ, row, Outcome(claimed.row, error)) if row else None
+        values = {"loss": Loss.DOUBTFUL} if error.code == MOSTLY_MISSING else {}
+        return work.settle(tx, READ, row, Outcome(claimed.row, error, values=values)) if row else Changes()
 
     changes = context.db.run(act)
-    return Settled(status=ItemStatus.FAILED if changes else None)
+    return Settled(retry_in_s=changes.retry_in_s, status=ItemStatus.FAILED if changes.failed else None)
+
+
+def _as_unit_error(name: str, raised: Exception) -> UnitError:
+    """Return the error of a reading: transient if the source or the database may be in order later."""
+    if passes(raised):
+        return UnitError(f"{name} cannot be read at the moment: {raised}", code="io_error")
+    kind = ErrorKind.TRANSIENT if isinstance(raised, (OperationalError, PoolTimeout)) else ErrorKind.PERMANENT
+    return items.as_unit_error(raised, lambda text: UnitError(text, kind=kind))
 
 
 def _defect(raised: Exception) -> Exception | None:
     """Return an unexpected error, whose trace the log shows; None for an expected one."""
-    return None if isinstance(raised, PenstockError) else raised
+    return None if isinstance(raised, PenstockError) or passes(raised) else raised

@@ -16,8 +16,6 @@ from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import FLOW, LINE
 from pipeline.settings import Settings
 
-LOST_TRIES = (1.0, 5.0)
-"""Waits before retries of work whose worker was lost."""
 _CALL_MARGIN_S = 60.0
 
 
@@ -49,9 +47,9 @@ def make_room(tx: Tx, item: Any, changes: Changes, *, ended: bool) -> None:
     tx.wake_in(FLOW, changes.retry_in_s)
 
 
-def lost_policy(_: Settings) -> Policy:
-    """Return the policy of work whose own errors are permanent: it retries only after a lost worker."""
-    return Policy(LOST_TRIES)
+def read_policy(settings: Settings) -> Policy:
+    """Return the policy of reading: it is retried after a lost worker, and after errors that may pass."""
+    return Policy(tuple(own(settings).read_backoff_s))
 
 
 def read_lease_s(settings: Settings) -> float:

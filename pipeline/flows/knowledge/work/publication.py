@@ -19,6 +19,7 @@ from pipeline.engine.transaction import Tx
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS, FULL_TEXT, ITEMS
+from pipeline.flows.knowledge.rules.progress import embed_progress
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import FLOW, ITEM, ItemEvent, ItemStatus
 from pipeline.flows.knowledge.views import heading_of
@@ -33,9 +34,8 @@ from pipeline.storage.fulltext import Text
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
-MOST_AT_ONCE = 500
-"""Chunks whose vectors one transaction writes: on SQLite it blocks all other writers. The design
-allows 50,000: docs/sources/knowledge.md#limits."""
+MOST_AT_ONCE = 200
+"""Chunks whose vectors one transaction writes: docs/sources/knowledge.md#batches."""
 _WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
 
 
@@ -122,8 +122,8 @@ def _publish(context: Context, row: Any) -> None:
             chunks = 0
         steps[-1].append(batch.number)
         chunks += batch.size
-    for statements in steps:
-        step(partial(_write, row=row, numbers=statements))
+    for number, statements in enumerate(steps, start=1):
+        step(partial(_write, row=row, numbers=statements, share=number / len(steps)))
     step(partial(_make_searchable, row=row))
     while step(partial(_forget_old, row=row)):
         pass
@@ -152,8 +152,9 @@ def _of(row: Any, numbers: Sequence[int]) -> ColumnElement[bool]:
     return and_(BATCHES.c.item_id == row.id, BATCHES.c.number.in_(numbers))
 
 
-def _write(tx: Tx, *, row: Any, numbers: Sequence[int]) -> None:
-    """Put the vectors and the full text of these batches' chunks into the indexes of the search."""
+def _write(tx: Tx, *, row: Any, numbers: Sequence[int], share: float) -> None:
+    """Put the vectors and the full text of these batches' chunks into the indexes of the search. `share`: of the item's
+    vectors, how many are written then."""
     batches = tx.execute(select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors).where(_of(row, numbers)))
     by_batch = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in batches}
     chunks = tx.execute(
@@ -169,6 +170,10 @@ def _write(tx: Tx, *, row: Any, numbers: Sequence[int]) -> None:
         texts.append(Text(chunk.id, head=head, apps=row.base_id, body=chunk.text))
     vectors.upsert(tx, kind_of(row.base_id), row.space, rows)
     FULL_TEXT.put(tx, texts)
+    percent = embed_progress(own(tx.settings).read_weight, row.batches, 0, share)
+    further = update(ITEMS).where(ITEMS.c.id == row.id, ITEMS.c.progress < percent).values(progress=percent)
+    if tx.execute(further.returning(ITEMS.c.id)).first():
+        tx.announce(FLOW, row.id)
 
 
 def _settle(tx: Tx, ended: Outcome) -> Changes:

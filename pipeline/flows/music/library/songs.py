@@ -100,6 +100,8 @@ class SyncReport:
     """The sync saw every song; only then does it flag songs as missing."""
     note: str = ""
     """Why the sync is incomplete."""
+    doubtful: bool = False
+    """So many songs are missing that none is flagged. A sync with `accept_missing` flags them."""
 
     def add(self, other: "SyncReport") -> None:
         """Add the figures of another sync; complete only if both are."""
@@ -107,6 +109,7 @@ class SyncReport:
             if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
         self.complete = self.complete and other.complete
+        self.doubtful = self.doubtful or other.doubtful
         self.note = "; ".join(filter(None, (self.note, other.note)))
 
 
@@ -241,18 +244,18 @@ def flag_missing(tx: Tx, library: str, started: datetime) -> int:
     return cast("CursorResult[Any]", flagged).rowcount
 
 
-def count_unseen(session: Session, library: str, started: datetime) -> int:
-    """Count the unflagged songs that this sync did not see."""
-    query = select(func.count()).where(
-        SONGS.c.library == library, SONGS.c.missing_since.is_(None), SONGS.c.seen_at < started
+def count_known(session: Session, library: str, started: datetime) -> tuple[int, int]:
+    """Count the unflagged songs from before this sync, and those of them that it did not see."""
+    unseen = func.count().filter(SONGS.c.seen_at < started)
+    query = select(func.count(), unseen).where(
+        SONGS.c.library == library, SONGS.c.missing_since.is_(None), SONGS.c.created_at < started
     )
-    return session.execute(query).scalar_one()
+    known, missing = session.execute(query).one()
+    return known, missing
 
 
 def why_incomplete(before: Listing | None, after: Listing | None, report: SyncReport) -> str:
     """Return why a listing may be incomplete although it reached its end; empty if it is complete."""
-    if not report.seen:
-        return "the listing was empty"
     if report.repeated:
         return f"the listing changed while it was read: {report.repeated} songs came twice"
     if before is None or after is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Union
 
 import structlog
 
+from pipeline.engine import losses
 from pipeline.engine.errors import UserError
 from pipeline.flows.music.library import songs
 from pipeline.flows.music.library.folder import MusicFolder
@@ -52,8 +53,12 @@ def sync_libraries(
     context: Context,
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
+    *,
+    accept_missing: bool = False,
 ) -> SyncReport:
     """Sync the rows with all libraries, or only with `folder`, and return the sum of the figures.
+
+    If the loss of songs is doubtful (`engine.losses`), flags none as missing, unless `accept_missing`.
 
     Raises `UserError` if one cannot be read: the pages before stay, its sync flags no song as missing, and libraries
     after it are not synced.
@@ -61,12 +66,12 @@ def sync_libraries(
     with ExitStack() as close:
         report = SyncReport(complete=True)
         for source in sources(context, close, folder):
-            report.add(_sync(context, source, on_page))
+            report.add(_sync(context, source, on_page, accept_missing=accept_missing))
     log.info("music.synced", **vars(report))
     return report
 
 
-def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
+def _sync(context: Context, source: Source, on_page: OnPage, *, accept_missing: bool) -> SyncReport:
     started = context.db.now()
     before = source.count()
     report = SyncReport(complete=True)
@@ -84,8 +89,7 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
     why = songs.why_incomplete(before, after, report)
     if source.unreadable:
         why = f"{source.unreadable} files or folders could not be read"
-    report.complete = not why
-    _flag(context, source, started, report, why)
+    _flag(context, source, started, report, why, accept_missing=accept_missing)
     return report
 
 
@@ -103,14 +107,20 @@ def _relink(context: Context, name: str, started: datetime) -> int:
     return linked
 
 
-def _flag(context: Context, source: Source, started: datetime, report: SyncReport, why: str) -> None:
-    if not why:
-        report.missing = context.db.run(lambda tx: songs.flag_missing(tx, source.name, started))
-        return
+def _flag(
+    context: Context, source: Source, started: datetime, report: SyncReport, why: str, *, accept_missing: bool
+) -> None:
+    """Flag the missing songs, unless the listing is incomplete (`why`) or the loss is doubtful."""
     with context.db.read() as session:
-        unseen = songs.count_unseen(session, source.name, started)
-    if unseen or not report.seen:
-        report.note = f"{unseen} songs were not listed, but none is flagged as missing: {why}"
+        known, missing = songs.count_known(session, source.name, started)
+    doubt = "" if why or accept_missing else losses.doubt(known, missing, "songs", "none is flagged as missing")
+    report.complete, report.doubtful = not (why or doubt), bool(doubt)
+    if why and missing:
+        report.note = f"{missing} songs were not listed, but none is flagged as missing: {why}"
+    else:
+        report.note = doubt or ("" if report.seen else "the library lists no songs")
+    if report.complete:
+        report.missing = context.db.run(lambda tx: songs.flag_missing(tx, source.name, started))
 
 
 def preview(context: Context) -> int:

@@ -1,10 +1,11 @@
-"""Captures this machine's screens and windows as PNGs, with the programs' names; grabs no excluded program."""
+"""Captures this machine's screens and windows as PNGs, with the programs' names, without excluded programs."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import BytesIO
+from math import ceil, floor
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -13,9 +14,11 @@ from mss.exception import ScreenShotError
 from PIL import Image
 
 from pipeline.engine.errors import UserError
+from pipeline.flows.screenshots.frames import desktop
 from pipeline.flows.screenshots.frames.foreground import Foreground, foreground
 from pipeline.flows.screenshots.frames.intake import Frame, excluded_by
 from pipeline.flows.screenshots.frames.windows import Picture, Window, WindowGrabber, find
+from pipeline.flows.screenshots.rules.exposure import Box, Placed, exposed
 from pipeline.settings import ScreenshotSettings
 
 EVERY_SCREEN = "screen:*"
@@ -68,8 +71,11 @@ class Capturer:
         in_front: Callable[[], Foreground | None] = foreground,
         windows: Callable[[], GrabsWindows] = WindowGrabber,
         find_window: Callable[[str], Window | None] = find,
+        on_screens: Callable[[], Sequence[Placed] | None] = desktop.windows,
     ) -> None:
-        self._rules = rules
+        self.rules = rules
+        """Settings with the exclusions; the caller may replace them between captures."""
+        self._on_screens = on_screens
         self._in_front = in_front
         self._find = find_window
         self._open = windows
@@ -118,12 +124,16 @@ class Capturer:
         monitors = {source: named[source] for source in named if source in wanted or EVERY_SCREEN in wanted}
         at = datetime.now(UTC)
         # Do not even grab the screens while an excluded program is in front.
-        shots = [] if self._excludes(before) else [_png(self._grabber.grab(monitor)) for monitor in monitors.values()]
-        # An excluded program may have come to the front during the grab: drop the pictures then.
+        parts = None if self._excludes(before) else self._exposed()
+        grabs = [] if parts is None else [self._grabber.grab(monitor) for monitor in monitors.values()]
+        # An excluded window may have come to the front, or moved, during the grab.
         after = self._foreground()
         front = after if self._excludes(after) else before
-        if self._excludes(front):
-            shots = [b""] * len(monitors)
+        moved = None if parts is None or self._excludes(front) else self._exposed()
+        shots = [b""] * len(monitors)
+        if parts is not None and moved is not None:
+            hidden = [*parts, *moved]
+            shots = [_png(grab, monitor, hidden) for grab, monitor in zip(grabs, monitors.values(), strict=True)]
         frames = [Frame(source, at, front.app, front.title) for source in monitors]
         return [Captured(frame, data) for frame, data in zip(frames, shots, strict=True)]
 
@@ -148,9 +158,29 @@ class Capturer:
                 data = _png(shot)
         return Captured(Frame(f"window:{name}", at, window.app, window.title), data)
 
+    def _exposed(self) -> list[Box] | None:
+        """Return the parts of the screens that show excluded windows behind the front one, to be blanked; None if the
+        place of such a window is unknown. Raises `UserError` if settings exclude programs, and this machine cannot
+        list windows."""
+        if not self._has_exclusions:
+            return []
+        windows = self._on_screens()
+        if windows is None:
+            raise UserError(
+                "settings exclude programs, but this machine cannot list its windows, which may show behind the front "
+                "one: use a window manager that lists them (X11), or empty screenshots.excluded_apps and "
+                "excluded_titles",
+                code="no_windows",
+            )
+        return exposed(windows, lambda app, title: excluded_by(app, title, self.rules))
+
+    @property
+    def _has_exclusions(self) -> bool:
+        return bool(self.rules.excluded_apps or self.rules.excluded_titles)
+
     def _foreground(self) -> Foreground:
         front = self._in_front()
-        if front is None and (self._rules.excluded_apps or self._rules.excluded_titles):
+        if front is None and self._has_exclusions:
             raise UserError(
                 "settings exclude programs, but this machine cannot name the front one: install xprop (X11), or empty "
                 "screenshots.excluded_apps and excluded_titles",
@@ -159,7 +189,7 @@ class Capturer:
         return front or Foreground()
 
     def _excludes(self, front: Foreground) -> bool:
-        return bool(excluded_by(front.app, front.title, self._rules))
+        return bool(excluded_by(front.app, front.title, self.rules))
 
 
 def missing(sources: Sequence[str], captured: Sequence[Captured]) -> list[str]:
@@ -169,9 +199,17 @@ def missing(sources: Sequence[str], captured: Sequence[Captured]) -> list[str]:
     return [source for source in sources if source not in {*present, EVERY_SCREEN}]
 
 
-def _png(shot: Any) -> bytes:
+def _png(shot: Any, monitor: Any = None, hidden: Sequence[Box] = ()) -> bytes:
+    """Return a picture as PNG, with `hidden` parts in black; they count like the place of its monitor."""
     out = BytesIO()
-    Image.frombytes("RGB", shot.size, shot.bgra, "raw", "BGRX").save(out, "PNG", compress_level=PNG_LEVEL)
+    picture = Image.frombytes("RGB", shot.size, shot.bgra, "raw", "BGRX")
+    for box in hidden:
+        # On dense screens a point has several pixels.
+        across, down = shot.size[0] / monitor["width"], shot.size[1] / monitor["height"]
+        left, right = ((side - monitor["left"]) * across for side in (box.left, box.right))
+        top, bottom = ((side - monitor["top"]) * down for side in (box.top, box.bottom))
+        picture.paste((0, 0, 0), (floor(left), floor(top), ceil(right), ceil(bottom)))
+    picture.save(out, "PNG", compress_level=PNG_LEVEL)
     return out.getvalue()
 
 

@@ -30,7 +30,7 @@ def foreground() -> Foreground | None:
     if sys.platform == "win32":
         return _windows()
     if sys.platform == "darwin":
-        output = _output_of("osascript", "-e", _MAC)
+        output = output_of("osascript", "-e", _MAC)
         return None if output is None else Foreground(*(*output.split("\n", 1), "")[:2])
     return _x11() if os.environ.get("DISPLAY") and shutil.which("xprop") else None
 
@@ -49,10 +49,23 @@ def _x11() -> Foreground | None:
 
 def of_xprop(output: str) -> Foreground:
     """Parse xprop's output for a window: the last word of its class, and its UTF-8 name or else its old name."""
-    values = dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", output, re.MULTILINE))
+    values = values_of(output)
     classes = _strings(values.get("WM_CLASS", ""))
     names = _strings(values.get("_NET_WM_NAME", "")) or _strings(values.get("WM_NAME", ""))
     return Foreground(classes[-1] if classes else "", names[0] if names else "")
+
+
+def values_of(output: str) -> dict[str, str]:
+    """Return the values in xprop's output by their names, with or without types; leave out missing ones."""
+    return dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", output, re.MULTILINE))
+
+
+def stacked() -> list[str] | None:
+    """Return the numbers of the windows of X11, the front one first; None if no window manager lists them."""
+    query = ("-root", "-notype", "32x", " $0+\\n", "_NET_CLIENT_LIST_STACKING")
+    listed = xprop(*query) if sys.platform == "linux" else None
+    # xprop lists the window in front last.
+    return None if listed is None or "not found" in listed else re.findall(r"0x[0-9a-f]+", listed)[::-1]
 
 
 def _strings(text: str) -> list[str]:
@@ -75,10 +88,11 @@ def _unescaped(text: str) -> str:
 def xprop(*arguments: str) -> str | None:
     """Return the output of `xprop`; None if it is not installed, cannot reach the display, or finds no such window."""
     # In other locales xprop writes question marks for characters that it cannot show.
-    return _output_of("xprop", *arguments, env={"LC_ALL": "C"})
+    return output_of("xprop", *arguments, env={"LC_ALL": "C"})
 
 
-def _output_of(*command: str, env: dict[str, str] | None = None) -> str | None:
+def output_of(*command: str, env: dict[str, str] | None = None) -> str | None:
+    """Return a command's output; None if it is not installed, fails, or takes longer than `LIMIT_S`."""
     try:
         done = subprocess.run(  # noqa: S603  # our own arguments
             command, capture_output=True, timeout=LIMIT_S, check=True, env={**os.environ, **(env or {})}
@@ -92,12 +106,19 @@ def _windows() -> Foreground | None:
     if sys.platform != "win32":
         return None
     import ctypes  # noqa: PLC0415  # its Windows part exists on Windows only
+
+    window = ctypes.windll.user32.GetForegroundWindow()
+    return windows_name(window) if window else Foreground()
+
+
+def windows_name(window: int) -> Foreground:
+    """Return the program and title of a window of Microsoft Windows."""
+    if sys.platform != "win32":
+        return Foreground()
+    import ctypes  # noqa: PLC0415  # its Windows part exists on Windows only
     from ctypes import wintypes  # noqa: PLC0415
 
     user, kernel = ctypes.windll.user32, ctypes.windll.kernel32
-    window = user.GetForegroundWindow()
-    if not window:
-        return Foreground()
     title = ctypes.create_unicode_buffer(512)
     user.GetWindowTextW(window, title, len(title))
     process = wintypes.DWORD()

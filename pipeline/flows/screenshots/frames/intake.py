@@ -23,6 +23,7 @@ from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
+from pipeline.flows.screenshots.rules.exposure import Placed, exposed
 from pipeline.flows.screenshots.scopes import FLOW, Scope, buffer_of
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.reading.ocr import screen_frames
@@ -48,6 +49,8 @@ class Frame:
     window_title: str = ""
     original_path: str = ""
     """Path of an added file that stays where it is."""
+    windows: tuple[Placed, ...] = ()
+    """The windows in the picture, the front one first, if its capture knows them."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,21 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
     return ""
 
 
+def _exclusion(frame: Frame, rules: ScreenshotSettings) -> str:
+    """Return the setting that excludes a frame, also for a window that is visible behind the front one."""
+    if rule := excluded_by(frame.app, frame.window_title, rules):
+        return rule
+    hits: list[str] = []
+
+    def excludes(app: str, title: str) -> str:
+        rule = excluded_by(app, title, rules)
+        hits.extend([rule] if rule else [])
+        return rule
+
+    parts = exposed(frame.windows, excludes)
+    return hits[0] if parts is None or parts else ""
+
+
 def ingest(
     context: Context, picture: Path | bytes, frame: Frame, *, wanted: Wanted = lambda: True, name: str = ""
 ) -> Intake:
@@ -101,7 +119,7 @@ def ingest(
     if not _EARLIEST <= frame.ts < _LATEST:
         # Subtracting from a time at the calendar's ends fails, and would block the source's batches.
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
-    if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
+    if rule := _exclusion(frame, screenshots_in_force(context)):
         # Do not even read the picture: a stored hash would reveal whether two pictures were equal.
         context.db.run(lambda tx: note_rejection(tx, frame.source, frame.ts, "excluded", detail=rule))
         intake = Intake(False, reason="excluded")

@@ -1,7 +1,6 @@
 """Finds and captures single windows of X11, even behind other windows."""
 
 import re
-import sys
 import time
 from ctypes import (
     POINTER,
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from mss.exception import ScreenShotError
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots.frames.foreground import of_xprop, xprop
+from pipeline.flows.screenshots.frames.foreground import of_xprop, stacked, xprop
 
 SETTLE_S = 0.3
 """Seconds to let a program draw the parts that other windows hid."""
@@ -50,8 +49,7 @@ def find(name: str) -> Window | None:
 
     Returns None if no window matches. Raises `UserError` where this machine cannot list windows.
     """
-    query = ("-root", "-notype", "32x", " $0+\\n", "_NET_CLIENT_LIST_STACKING")
-    listed = xprop(*query) if sys.platform == "linux" else None
+    listed = stacked()
     if listed is None:
         raise UserError(
             "this machine cannot list windows: on Linux with X11, install xprop; elsewhere, capture screens",
@@ -59,8 +57,7 @@ def find(name: str) -> Window | None:
         )
     if _NUMBER.fullmatch(name):
         return _window(int(name, 0))
-    # xprop lists the window in front last.
-    for number in reversed(re.findall(r"0x[0-9a-f]+", listed)):
+    for number in listed:
         window = _window(int(number, 16))
         if window is not None and window.app.casefold() == name.casefold():
             return window

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine import losses
 from pipeline.engine.errors import UserError
 from pipeline.engine.nouns import count
 from pipeline.interfaces.cli.command import all_settings, ready
@@ -46,6 +47,9 @@ def paperless(
         Path | None, typer.Option(dir_okay=False, help=f"A file with the API token. Default: {TOKEN}, or ask.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the documents with the tag.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Drop the work on documents without the tag, even if most lost it.")
+    ] = False,
 ) -> None:
     """Convert the documents of a paperless-ngx that have a tag, and write text, title or a searchable PDF back.
 
@@ -101,7 +105,7 @@ def paperless(
         with suppress(KeyboardInterrupt) if pause_s else nullcontext():
             while True:
                 try:
-                    outcomes = _turn(server, names, parts, options, Records(folder), limit, quiet=not first)
+                    outcomes = _turn(server, names, parts, options, Records(folder), limit, quiet=not first, yes=yes)
                     first = False
                 except PaperlessError as error:
                     if pause_s is None or not error.is_down:
@@ -122,9 +126,10 @@ def _turn(
     limit: int | None,
     *,
     quiet: bool,
+    yes: bool,
 ) -> Counter[str]:
     """Take the documents that have the tag at this moment, and report their outcomes. Starts a stack only for work.
-    `quiet`: say nothing without documents."""
+    `quiet`: say nothing without documents. `yes`: believe that most documents under way lost their tag."""
     from pipeline.interfaces.cli.connect.rules import Tags
     from pipeline.interfaces.cli.connect.run import Run
     from pipeline.interfaces.cli.progress import Progress
@@ -132,8 +137,10 @@ def _turn(
     from pipeline.standalone.stack import using_stack
 
     waiting, rows = _tagged(server, names[0], limit)
-    if limit is None:
-        records.keep_only({row.id for row in rows})
+    if limit is None and waiting is not None:
+        why = drop_lost(server, records, {row.id for row in rows}, accept_missing=yes)
+        if why and not quiet:
+            err.print(f"[yellow]Note:[/yellow] {why} --yes drops it.", soft_wrap=True)
     if waiting is None or not rows:
         if not quiet:
             err.print(_NONE if waiting else f"Paperless has no tag {one_line(names[0])}: create it.", soft_wrap=True)
@@ -151,6 +158,21 @@ def _turn(
     numbers = ", ".join(f"{number:,} {outcome}" for outcome, number in run.outcomes.items())
     err.print(f"{count(run.outcomes.total(), 'document')}: {numbers}.", soft_wrap=True)
     return run.outcomes
+
+
+def drop_lost(server: "Paperless", records: "Records", tagged: set[int], *, accept_missing: bool) -> str:
+    """Remove the records under way of documents that are not `tagged`: the connector wrote back just before a kill, or
+    a user removed the tag. If the loss is doubtful (`engine.losses`), keep the records of documents that paperless does
+    not show at all, and return the reason, unless `accept_missing`."""
+    known = records.under_way()
+    missing, why = known - tagged, ""
+    if not accept_missing and losses.is_doubtful(len(known), len(missing)):
+        gone = {document_id for document_id in missing if server.document(document_id) is None}
+        if why := losses.doubt(len(known), len(gone), "documents under way", "their work is kept"):
+            missing -= gone
+    for document_id in missing:
+        records.remove(document_id)
+    return why
 
 
 def _tagged(server: "Paperless", tag: str, limit: int | None) -> "tuple[int | None, list[PaperlessDocument]]":

@@ -83,13 +83,10 @@ class Records:
         """Return the path of the searchable PDF, which uploads repeat byte by byte after a kill."""
         return self._folder / f"{document_id}.pdf"
 
-    def keep_only(self, document_ids: set[int]) -> None:
-        """Remove the records under way of all other documents: these lost their tag, because the connector wrote back
-        just before a kill or a user removed it."""
-        for path in self._folder.glob("*.json"):
-            record = self.load(int(path.stem)) if path.stem.isdecimal() else None
-            if record is not None and not record.failed and record.id not in document_ids:
-                self.remove(record.id)
+    def under_way(self) -> set[int]:
+        """Return the ids of the documents with a record that have not failed."""
+        records = [self.load(int(path.stem)) for path in self._folder.glob("*.json") if path.stem.isdecimal()]
+        return {record.id for record in records if record is not None and not record.failed}
 
     def _path(self, document_id: int) -> Path:
         return self._folder / f"{document_id}.json"

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +73,9 @@ def add(
     keep_gone: Annotated[
         bool, typer.Option("--keep-gone", help="Keep items whose files are gone from a folder that you add again.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete items of missing files even if most or all are missing.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; starts a stack if none runs.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -87,7 +90,8 @@ def add(
     Files are copied; yours stay where they are. A base has one item for a file, whether you name the file or its
     folder: adding the file again changes nothing, or reads it again if its content changed. Adding a folder again adds
     new files, reads changed ones again, and deletes the items of missing files, except those that you first added by
-    name.
+    name. If all files of a folder are missing, or more than half of four or more, it deletes nothing without --yes: a
+    disk may be unmounted.
 
     Exit codes: 0 done, 1 nothing added or read, 2 wrong usage, 3 some sources failed, 130 interrupted.
     """
@@ -96,15 +100,16 @@ def add(
 
     settings = ready()
     view = knowledge.base(base)
+    gone = {"keep_gone": keep_gone, "accept_missing": yes}
     single, folders = _sources(sources or [], note or [], sitemap=sitemap, name=name)
     outcome, tally = _Outcome(), None
     if wait:
         with using_stack(settings) as stack:
-            _add(view.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+            _add(view.id, single, folders, outcome, gone, quiet=as_json)
             if outcome.ids:
                 tally = _follow(stack, view.id, outcome.ids, quiet=as_json)
     else:
-        _add(view.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+        _add(view.id, single, folders, outcome, gone, quiet=as_json)
     if as_json:
         print_json({**vars(outcome), "items": tally.states if tally else None})
     else:
@@ -155,8 +160,8 @@ def _add(
     single: "Sequence[Source]",
     folders: Sequence[Path],
     outcome: _Outcome,
+    gone: Mapping[str, bool],
     *,
-    keep_gone: bool,
     quiet: bool,
 ) -> None:
     from rich import progress as bars
@@ -175,21 +180,24 @@ def _add(
             outcome.take(knowledge.add(base_id, single, progress_of("adding")))
         for folder in folders:
             try:
-                outcome.take(
-                    knowledge.add_directory(
-                        base_id, folder, keep_gone=keep_gone, progress=progress_of(one_line(folder.name, 40))
-                    )
-                )
+                progress = progress_of(one_line(folder.name, 40))
+                outcome.take(knowledge.add_directory(base_id, folder, **gone, progress=progress))
             except UserError as error:
                 outcome.failed.append(Refused(str(folder), str(error), error.code))
 
 
 def _print_result(outcome: _Outcome) -> None:
+    from pipeline.flows.knowledge.states import MOSTLY_MISSING
+
     for sentence in outcome.warnings:
         err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
-    for refused in outcome.failed:
-        why = refused.error.removeprefix(refused.path).removeprefix(": ")
-        err.print(f"{one_line(refused.path) or 'a note'}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
+    for failure in outcome.failed:
+        why = failure.error.removeprefix(failure.path).removeprefix(": ")
+        refusal, remedy = "not added", ""
+        if failure.code == MOSTLY_MISSING:
+            refusal, remedy = "nothing deleted", " If they are really gone, repeat the command with --yes."
+        name = one_line(failure.path) or "a note"
+        err.print(f"{name}: [red]{refusal}[/red]: {one_line(why)}{remedy}", soft_wrap=True)
     parts = [f"{count(len(outcome.created), 'item')} added"]
     figures = {
         "changed: will be read again": len(outcome.changed),
@@ -199,7 +207,8 @@ def _print_result(outcome: _Outcome) -> None:
         "hidden: left out": outcome.ignored,
     }
     parts += [f"{number:,} {label}" for label, number in figures.items() if number]
-    parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
+    refused = sum(refused.code != MOSTLY_MISSING for refused in outcome.failed)
+    parts += [f"[red]{refused:,} not added[/red]"] if refused else []
     err.print(", ".join(parts) + ".", soft_wrap=True)
 
 

@@ -203,8 +203,14 @@ def reprocess(
         str,
         typer.Option(metavar="BASE", callback=whole_base, help="Items of this base that another model embedded."),
     ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="For items by id: accept that most pages of a sitemap are missing.")
+    ] = False,
 ) -> None:
     """Read and embed items again. Search keeps finding their old text until that is done.
+
+    If all pages of a sitemap are missing, or more than half of four or more, it fails and keeps its text; --yes reads
+    it without them.
 
     [bold]penstock kb reprocess --failed manuals[/bold]
     """
@@ -214,7 +220,11 @@ def reprocess(
         raise typer.BadParameter("name items, or one base with --failed or --stale", param_hint="ITEM")
     ready()
     if item_ids:
-        _each(item_ids, lambda item_id: f"{one_line(knowledge.reprocess(item_id).name)}: will be read again")
+
+        def read_again(item_id: str) -> str:
+            return f"{one_line(knowledge.reprocess(item_id, accept_missing=yes).name)}: will be read again"
+
+        _each(item_ids, read_again)
     else:
         done = knowledge.reprocess_failed(failed) if failed else knowledge.reprocess_stale(stale)
         err.print(f"{count(len(done), 'item')} will be read again." if done else "Nothing to do.")

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from pipeline.interfaces.cli.screenshots.sources import source_key
 
 if TYPE_CHECKING:
     from pipeline.flows.screenshots.frames.capture import Captured, Capturer
+    from pipeline.settings import ScreenshotSettings
     from pipeline.standalone.stack import Stack
 
 
@@ -98,31 +99,44 @@ def capture(
     screen. A worker of the role `capture` (part of `penstock up`) captures that setting's sources without this command.
 
     A frame that looks like a recent one is a duplicate and left out. The command captures no screen while an excluded
-    program is in front, and no window of one; where it cannot tell, it says so and ends.
+    program is in front, and no window of one, and blanks the excluded windows behind the front one; where it cannot
+    tell, it says so and ends.
     Work runs on the stack of `penstock up`, or on one that this command starts and ends.
     """
     from pipeline.flows.screenshots.frames.capture import EVERY_SCREEN, Capturer
+    from pipeline.flows.screenshots.live_settings import screenshots_in_force
+    from pipeline.process import get_context
+    from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
-    settings = ready()
-    own = settings.screenshots
-    rules = own.model_copy(
-        update={
-            "excluded_apps": [*own.excluded_apps, *(exclude_app or ())],
-            "excluded_titles": [*own.excluded_titles, *(exclude_title or ())],
+    own = ready().screenshots
+
+    def rules() -> "ScreenshotSettings":
+        """Return the settings with the exclusions of this moment, to which the options add."""
+        current = screenshots_in_force(get_context())
+        also = {
+            "excluded_apps": [*current.excluded_apps, *(exclude_app or ())],
+            "excluded_titles": [*current.excluded_titles, *(exclude_title or ())],
         }
-    )
+        return current.model_copy(update=also)
+
     named = [*(f"screen:{number}" for number in monitor or ()), *(f"window:{name}" for name in window or ())]
     for source in named:
         source_key(source, "--window")
     sources = list(dict.fromkeys(named)) or own.capture_sources or [EVERY_SCREEN]
-    with Capturer(rules) as capturer, using_stack(settings) as stack:
-        _capture(capturer, stack, sources, None if once else every or own.capture_interval_s)
+    with Capturer(rules()) as capturer, using_stack(get_settings()) as stack:
+        _capture(capturer, rules, stack, sources, None if once else every or own.capture_interval_s)
 
 
-def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], interval_s: float | None) -> None:
+def _capture(
+    capturer: "Capturer",
+    rules: "Callable[[], ScreenshotSettings]",
+    stack: "Stack",
+    sources: Sequence[str],
+    interval_s: float | None,
+) -> None:
     """Capture until Ctrl-C, or once without an interval. Raises `UserError` without a display, if programs are excluded
-    and the front one is unknown, and once also if no source is there."""
+    and the windows are unknown, and once also if no source is there."""
     from pipeline.flows.screenshots.frames.capture import missing
 
     by: Counter[str] = Counter()
@@ -131,6 +145,7 @@ def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], inter
         with err.status("Capturing …") as shown:
             while True:
                 started = time.monotonic()
+                capturer.rules = rules()
                 frames = capturer.capture(sources)
                 if interval_s is None and not frames:
                     raise UserError(f"no such source now: {', '.join(sources)}", code="not_found")

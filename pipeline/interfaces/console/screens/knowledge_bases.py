@@ -28,6 +28,8 @@ from pipeline.storage.context import Context
 router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
 ITEMS = 50
 """Items on a page."""
+FOLDERS = 200
+"""The most folders of a base on its page."""
 MOST_ROUNDS = 10
 """The portions of items that one press acts on."""
 MaybeWord = Annotated[Word | None, BLANK]
@@ -43,16 +45,18 @@ class Which(BaseModel):
 
     status: Annotated[ItemStatus | None, BLANK] = None
     type: Annotated[ItemType | None, BLANK] = None
+    group: MaybeWord = None
     q: Line = ""
 
     def query(self) -> dict[str, Any]:
-        return {"status": self.status, "type": self.type, "q": self.q}
+        return {"status": self.status, "type": self.type, "group": self.group, "q": self.q}
 
     def chosen(self) -> dict[str, Any]:
         """Return the filter as arguments of operations."""
         return {
             "status": [self.status] if self.status else (),
             "types": [self.type] if self.type else (),
+            "group_id": self.group or "",
             "words": self.q,
         }
 
@@ -63,6 +67,7 @@ class BaseQuery(live.ViewQuery):
     base: HexId
     status: Annotated[ItemStatus | None, BLANK] = None
     type: Annotated[ItemType | None, BLANK] = None
+    group: MaybeWord = None
     q: Line = ""
     cursor: CursorText | None = None
 
@@ -91,15 +96,19 @@ def bases(context: Context, query: BasesQuery) -> dict[str, str]:  # noqa: ARG00
 
 @live.view("knowledge-base", matches=lambda _: Filter("knowledge"), every_s=15)
 def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG001
-    """Return HTML by element id: one page of the list of a base's items, with their activity, and the counts by
-    state."""
+    """Return HTML by element id: a base's folders, one page of the list of its items, with their activity, and the
+    counts by state. Without a filter, the list has the items without a folder."""
     try:
         base = knowledge.base(query.base)
     except UnknownBase:
         deleted = piece("knowledge/_gone.html", id="kb-states")
-        return {"kb-orphans": _orphans(0), "kb-states": deleted, "kb-items": piece("knowledge/_no_items.html")}
-    which = Which(status=query.status, type=query.type, q=query.q)
-    rows = knowledge.items(base.id, after=pages.decode(query.cursor, int, str), limit=ITEMS + 1, **which.chosen())
+        none = {"kb-groups": piece("knowledge/_groups.html", groups=()), "kb-items": piece("knowledge/_no_items.html")}
+        return {"kb-orphans": _orphans(0), "kb-states": deleted, **none}
+    which = Which(status=query.status, type=query.type, group=query.group, q=query.q)
+    groups = knowledge.groups(base.id, limit=FOLDERS + 1)
+    alone = bool(groups) and not any(which.query().values())
+    after = pages.decode(query.cursor, int, str)
+    rows = knowledge.items(base.id, after=after, limit=ITEMS + 1, alone=alone, **which.chosen())
     page = pages.page(rows, ITEMS, lambda item: item, lambda item: (item.position, item.id))
     standings = knowledge.standings([item.id for item in page.items if not item.at_rest and not item.deleting])
     tally = knowledge.tally(base.id)
@@ -107,6 +116,13 @@ def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG
     return {
         "kb-orphans": _orphans(orphans),
         "kb-states": piece("knowledge/_states.html", base=base, tally=tally, filters=which.query()),
+        "kb-groups": piece(
+            "knowledge/_groups.html",
+            base=base,
+            groups=groups[:FOLDERS],
+            more=len(groups) > FOLDERS,
+            filters=which.query(),
+        ),
         "kb-items": piece(
             "knowledge/_items.html",
             base=base,
@@ -116,6 +132,7 @@ def one_base(context: Context, query: BaseQuery) -> dict[str, str]:  # noqa: ARG
             standings=standings,
             shown=shown,
             total=tally.total,
+            alone=alone,
             first=not query.cursor,
         ),
     }
@@ -190,11 +207,12 @@ def show(
     base_id: HexId,
     status: Annotated[ItemStatus | None, BLANK] = None,
     type: Annotated[ItemType | None, BLANK] = None,  # noqa: A002  # the address has this name
+    group: MaybeWord = None,
     q: Line = "",
     cursor: pages.Cursor = None,
 ) -> HTMLResponse:
     """Show the items of a base."""
-    base, which = knowledge.base(base_id), Which(status=status, type=type, q=q)
+    base, which = knowledge.base(base_id), Which(status=status, type=type, group=group, q=q)
     _, matched = knowledge.matching(base.id, limit=1, **which.chosen())
     query = BaseQuery(base=base.id, cursor=cursor, **which.model_dump())
     return screen(

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from markupsafe import Markup, escape
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from pipeline.flows.knowledge.queries import UnknownItem
@@ -112,10 +113,16 @@ def file(item_id: HexId) -> FileResponse:
     return FileResponse(original.path, filename=original.name, media_type="application/octet-stream")
 
 
+class Again(BaseModel):
+    """The confirmation that most pages of a sitemap are gone."""
+
+    accept_missing: bool = False
+
+
 @router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
-def reprocess(request: Request, caller: ByCaller, item_id: HexId) -> Response:
+def reprocess(request: Request, caller: ByCaller, item_id: HexId, form: Annotated[Again, Form()]) -> Response:
     """Queue the item to be read and embedded again. Searches find its old chunks until then."""
-    view = knowledge.reprocess.by(caller, item_id)
+    view = knowledge.reprocess.by(caller, item_id, accept_missing=form.accept_missing)
     return done(request, f"{view.name} is being read again. Searches find its current chunks until then.")
 
 

@@ -102,8 +102,9 @@ def _batches(caller: Caller, run_id: str, status: BatchStatus | None = None, bef
 
 
 @router.get("")
-def show(request: Request, caller: ByCaller, cursor: Cursor = None) -> HTMLResponse:
-    """Show the state of the library, the active run, and earlier runs."""
+def show(request: Request, caller: ByCaller, cursor: Cursor = None, *, doubtful: bool = False) -> HTMLResponse:
+    """Show the state of the library, the active run, and earlier runs. `doubtful`: a sync has just found most songs
+    missing."""
     rows = music.runs.by(caller, limit=RUNS + 1, after=pages.decode(cursor, At, str))
     page = pages.views(rows, RUNS, lambda run: (run.created_at, run.id))
     named = caller.context.settings.music
@@ -116,6 +117,7 @@ def show(request: Request, caller: ByCaller, cursor: Cursor = None) -> HTMLRespo
         sums=music.sums.by(caller, [run.id for run in page.items]),
         css=_css,
         has_library=bool(named.server_url or named.folder),
+        doubtful=doubtful,
     )
 
 
@@ -196,10 +198,17 @@ def stop(request: Request, caller: ByCaller) -> Response:
     return done(request, "The run is stopped. Paid results are kept; the other songs are pending again.")
 
 
+class SyncForm(BaseModel):
+    """The confirmation that most songs are gone."""
+
+    accept_missing: bool = False
+
+
 @router.post("/sync", dependencies=writer)
-def sync(request: Request, caller: ByCaller) -> Response:
+def sync(request: Request, caller: ByCaller, form: Annotated[SyncForm, Form()]) -> Response:
     """Read the music library now."""
-    report = music.sync.by(caller)
+    report = music.sync.by(caller, accept_missing=form.accept_missing)
     message = f"{plural(report.seen, 'song')} read: {count(report.added)} new, {count(report.changed)} changed"
     message += f", {count(report.missing)} missing" if report.missing else ""
-    return done(request, f"{message}. {report.note}".strip() if report.note else f"{message}.")
+    to = "/console/music?doubtful=true" if report.doubtful else ""
+    return done(request, f"{message}. {report.note}" if report.note else f"{message}.", to)

@@ -1,5 +1,6 @@
 """`/api/v1/screenshots`: it stores frames, searches and shows nodes, replays dead letters, and deletes a time range."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -253,10 +254,21 @@ def test_exclusions_are_shown_and_changed(api: TestClient) -> None:
     changed = api.put(f"{SHOTS}/exclusions", json={"apps": ["Signal"], "titles": ["*private*"]})
     assert changed.json() == {"apps": ["Signal"], "titles": ["*private*"], "fixed_apps": [], "fixed_titles": []}
     assert send(api, "desk", app="signal").json()["outcome"] == "excluded"
+    editor = {"app": "editor", "box": [0, 0, 100, 100]}
+    for number, (windows, outcome) in enumerate(
+        [
+            ([editor, {"app": "Signal", "box": [50, 50, 150, 90]}], "excluded"),
+            ([editor, {"app": "Signal", "box": [50, 50, 90, 90]}], "accepted"),
+            ([{**editor, "opaque": False}, {"app": "Signal", "box": [50, 50, 90, 90]}], "excluded"),
+            ([editor, {"app": "Signal"}], "excluded"),
+        ]
+    ):
+        assert send(api, f"behind {number}", windows=json.dumps(windows)).json()["outcome"] == outcome
+    problem(send(api, "desk", windows='[{"box": [1]}]'), 422, "invalid")
     assert api.put(f"{SHOTS}/exclusions", json={"titles": []}).json()["apps"] == ["Signal"]
     assert api.get(f"{SHOTS}/exclusions").json()["titles"] == []
     problem(api.put(f"{SHOTS}/exclusions", json={"apps": ["*"]}), 422, "bad_value")
     problem(api.put(f"{SHOTS}/exclusions", json={"apps": [""]}), 422, "invalid")
     rejected = api.get(f"{SHOTS}/rejected", params={"reason": "excluded"}).json()["items"]
-    assert [item["reason"] for item in rejected] == ["excluded"]
+    assert [item["reason"] for item in rejected] == ["excluded"] * 4
     assert api.get(f"{SHOTS}/rejected", params={"reason": "duplicate"}).json()["items"] == []

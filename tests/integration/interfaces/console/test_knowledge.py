@@ -79,7 +79,7 @@ def test_files_addresses_and_notes_are_added_and_failures_are_reported(api: Test
     assert "choose at least one file" in empty.text.lower()
     same = api.post(f"{at}/files", files=files[:1], data={"groupName": "docs"}, headers=BROWSER)
     assert "in this base already" in same.text, "a single file and the same file of a folder are one item"
-    assert "folder docs" in page(api, f"/bases/{base}")
+    assert "<b>docs</b>" in page(api, f"/bases/{base}")
     other = [("files", ("valve.md", b"# Valves"))]
     assert "1 item added." in api.post(f"{at}/files", files=other, data={"groupName": "docs"}, headers=BROWSER).text
     assert "2 items added." in press(
@@ -107,6 +107,32 @@ def test_items_are_filtered_and_actions_cover_all_that_match(api: TestClient, co
     assert "2 others unchanged" in press(api, f"bases/{base}/items/cancel")
     assert "3 items are being deleted" in press(api, f"bases/{base}/items/delete")
     assert "being deleted" in page(api, f"/items/{done}")
+
+
+def test_folders_are_groups_that_open_and_are_retried_and_removed(
+    connect: Connect, api: TestClient, context: Context, base: str
+) -> None:
+    for group, status in (("grp-a", ItemStatus.FAILED), ("grp-a", ItemStatus.COMPLETED), ("grp-b", ItemStatus.FAILED)):
+        folder = {"type": "directory", "group_id": group, "group_name": f"/docs/{group}"}
+        add_item(context, base, status, name=f"{group}-{status}.md", **folder)
+    add_item(context, base, ItemStatus.COMPLETED, name="alone.md")
+    closed = page(api, f"/bases/{base}")
+    assert closed.count('<div class="folder">') == 2
+    assert ("alone.md" in closed, "grp-a-failed.md" in closed) == (True, False)
+    opened = page(api, f"/bases/{base}", group="grp-a")
+    assert ("grp-a-failed.md" in opened, "grp-b-failed.md" in opened, "alone.md" in opened) == (True, False, False)
+    assert opened.count('<div class="folder open">') == 1
+    assert "1 item is being read again" in press(api, f"bases/{base}/items/reprocess", group="grp-a", status="failed")
+    assert "2 items are being deleted" in press(api, f"bases/{base}/items/delete", group="grp-a")
+    assert 'class="may-write"' not in page(connect(Scope.READ), f"/bases/{base}", group="grp-b")
+
+
+def test_a_doubtful_sitemap_has_a_button_that_accepts_its_loss(api: TestClient, context: Context, base: str) -> None:
+    site = add_item(context, base, ItemStatus.FAILED, type="sitemap", loss="doubtful", error="3 of 5 pages are missing")
+    assert "Read without the missing pages" in page(api, f"/items/{site}")
+    press(api, f"items/{site}/reprocess", accept_missing="true")
+    assert flow.item(site).loss == "accepted"
+    assert "Read without the missing pages" not in page(api, f"/items/{site}")
 
 
 def test_chunks_are_paged_with_their_places_and_words_are_marked(api: TestClient, context: Context, base: str) -> None:

@@ -70,6 +70,15 @@ def test_an_empty_library_says_how_to_begin(api: TestClient) -> None:
     assert text(page(api, "/songs")).count("not yet described") == 3
 
 
+def test_most_songs_missing_are_flagged_by_a_second_button(api: TestClient, server: SubsonicServer) -> None:
+    press(api, "sync")
+    server.library.hidden = {0, 1, 2}
+    asked = press(api, "sync")
+    assert "3 of 3 songs are missing, so none is flagged" in asked
+    assert "Flag the missing songs" in asked
+    assert "3 missing" in press(api, "sync", accept_missing="true")
+
+
 def test_a_run_is_estimated_before_it_starts_and_can_be_paused_resumed_and_stopped(
     api: TestClient, provider: ProviderServer
 ) -> None:

@@ -72,7 +72,21 @@ def test_missing_song_is_flagged_and_returns_with_all_its_columns(library: Conte
     assert not flagged(library)
 
 
-@pytest.mark.parametrize("change", ["count", "scanning", "unknown", "empty"])
+@pytest.mark.parametrize("left", [0, 12])
+def test_most_songs_are_flagged_only_when_a_person_confirms(
+    library: Context, server: SubsonicServer, left: int
+) -> None:
+    sync.sync_libraries(library)
+    server.library.hidden = set(range(left, 25))
+    report = sync.sync_libraries(library)
+    assert (report.missing, report.complete, report.doubtful) == (0, False, True)
+    assert f"{25 - left} of 25 songs are missing, so none is flagged" in report.note
+    assert not flagged(library)
+    assert sync.sync_libraries(library, accept_missing=True).missing == 25 - left
+    assert sync.sync_libraries(library).complete, "flagged songs count no more"
+
+
+@pytest.mark.parametrize("change", ["count", "scanning", "unknown"])
 def test_a_possibly_incomplete_listing_flags_no_song(library: Context, server: SubsonicServer, change: str) -> None:
     sync.sync_libraries(library)
     server.library.hidden = {1, 2, 3}
@@ -83,8 +97,6 @@ def test_a_possibly_incomplete_listing_flags_no_song(library: Context, server: S
             server.library.scanning = True
         case "unknown":
             server.library.knows_count = False
-        case "empty":
-            server.library.hidden = set(range(25))
     report = sync.sync_libraries(library)
     assert (report.missing, report.complete) == (0, False)
     assert "none is flagged" in report.note

@@ -14,7 +14,7 @@ from pipeline.reading.sandbox.limits import Limits, SitemapLimits, Unwanted
 from pipeline.reading.text.sections import Reading
 from pipeline.reading.web.websites import read_sitemap, read_url
 from tests.support.corpus import corpus_file
-from tests.support.web_server import WebServer, html, redirect, xml
+from tests.support.web_server import Request, WebServer, html, redirect, xml
 
 LIMITS = Limits()
 LOCAL = [ipaddress.ip_network("127.0.0.1/32")]
@@ -138,6 +138,19 @@ def test_pages_elsewhere_and_pages_that_fail_are_warnings(server: WebServer):
     assert len(listing.warnings) == 2
     assert "2 addresses" in listing.warnings[0]
     assert "404" in listing.warnings[1]
+
+
+def test_a_page_whose_server_fails_for_a_moment_is_read_after_the_others(server: WebServer):
+    def failing(request: Request) -> None:
+        server.pages["/a"] = html(page("Page a"))
+        request.answer(status="503 Service Unavailable", Retry_After="0")
+
+    server.pages |= {"/s.xml": xml(sitemap(server.url("/a"), server.url("/b"))), "/a": failing}
+    server.pages["/b"] = html(page("Page b"))
+    listing = follow(server.url("/s.xml"))
+    assert [section.source[-2:] for section in listing.sections] == ["/a", "/b"], "in the order of the sitemap"
+    assert listing.warnings == []
+    assert [request.target for request in server.seen] == ["/s.xml", "/a", "/b", "/a"]
 
 
 def test_a_sitemap_whose_pages_all_fail_fails_like_them(server: WebServer):
