@@ -35,7 +35,7 @@ class Readiness(BaseModel):
     checks: dict[str, str] = Field(examples=[{"database": "ok", "schema": "ok", "redis": "ok"}])
 
 
-@router.get("/livez")
+@router.get("/livez", name="livez")
 @router.get("/healthz")
 async def healthz() -> Health:
     """Say that the process is alive, whatever the state of its dependencies."""
@@ -45,7 +45,7 @@ async def healthz() -> Health:
 _UNREADY: dict[int | str, dict[str, Any]] = {503: {"model": Readiness, "description": "A dependency does not work."}}
 
 
-@router.get("/ready", responses=_UNREADY)
+@router.get("/ready", name="ready", responses=_UNREADY)
 @router.get("/readyz", responses=_UNREADY)
 async def readyz(request: Request, context: InContext, response: Response) -> Readiness:
     """Check the database, its schema and Redis. Requests within a second share an answer."""

@@ -39,6 +39,7 @@ from pipeline.interfaces.compatibility.docling.task import Chunking, Task, docum
 from pipeline.interfaces.http import remote
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.http.downloads import from_file
+from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
@@ -85,14 +86,14 @@ def health() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/v1/clear/{what}", dependencies=reader)
-@router.get("/v1/memory/{what}", dependencies=reader)
+@router.get("/v1/clear/{what}", name="clear", dependencies=reader, responses=documented(501))
+@router.get("/v1/memory/{what}", name="memory", dependencies=reader, responses=documented(501))
 def unsupported(what: Literal["converters", "results", "stats", "counts"]) -> None:
     """Refuse, with the reason, to clear a cache or to show a process's memory."""
     raise Refused(_UNSUPPORTED[what], code="not_supported")
 
 
-@router.post("/v1/convert/source/batch", dependencies=writer)
+@router.post("/v1/convert/source/batch", dependencies=writer, responses=documented(501))
 def convert_batch() -> None:
     """Refuse, with the reason, to convert a store's files to another store."""
     raise Refused(_UNSUPPORTED["batch"], code="not_supported")
