@@ -13,7 +13,9 @@ from anyio.to_thread import run_sync
 from fastapi.exceptions import RequestValidationError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
     ContentBlock,
@@ -31,7 +33,6 @@ from pipeline.interfaces.http.errors import response_for
 from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, adapter, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
 from pipeline.operations.caller import Caller
-from pipeline.operations.refusal import Refused
 
 log = structlog.get_logger(__name__)
 _ABOUT = """Penstock converts documents to Markdown, and searches documents, knowledge bases and screenshots.
@@ -45,6 +46,7 @@ _CONVERT = {
 _NEXT_STEPS = {
     "no_result": "Call get_status with wait_s to wait for it, or get_markdown with pages for what is converted so far.",
     "unknown_document": "Use search to find documents, and their ids.",
+    "unknown_upload": "Call request_upload, and send the file.",
     "unknown_base": "Call search_knowledge without bases to search all of them.",
     "not_allowed": "Give a path where the tool takes one, or convert the file in the console, and use its id here.",
     "queue_full": "Wait until some of the waiting work is done.",
@@ -89,21 +91,21 @@ class _Calls:
         return self._call_of(context, context.session.report_progress)
 
     def _may_use(self, caller: Caller, tool: Tool) -> bool:
-        return may_use(caller, writes=tool.writes, local=self._local)
+        return not (self._local and tool.only_http) and may_use(caller, writes=tool.writes, local=self._local)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         call = self._call_in(context)
         CALLER.set(call.caller.id)
+        if params.name not in self._by_name:
+            names = ", ".join(tool.name for tool in TOOLS if self._may_use(call.caller, tool))
+            raise MCPError(INVALID_PARAMS, f"Unknown tool {params.name[:100]!r}. The tools are {names}.")
         try:
             return await self._call(call, params)
         except Exception as error:  # noqa: BLE001  # the client gets a sentence, the log a defect's trace
             return _failed(error, params.name)
 
     async def _call(self, call: Call, params: CallToolRequestParams) -> CallToolResult:
-        tool = self._by_name.get(params.name)
-        if tool is None:
-            names = ", ".join(tool.name for tool in TOOLS if self._may_use(call.caller, tool))
-            raise Refused(f"unknown tool; the tools are {names}", code="unknown_tool")
+        tool = self._by_name[params.name]
         check(call.caller, writes=tool.writes, local=self._local)
         try:
             arguments = tool.arguments_for(local=self._local).model_validate(params.arguments or {})

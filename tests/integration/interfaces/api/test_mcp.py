@@ -35,7 +35,14 @@ READING = {
     "search",
     "fetch",
 }
-WRITING = {"convert_document", "retry", "add_to_knowledge"}
+WRITING = {"convert_document", "request_upload", "retry", "add_to_knowledge"}
+
+
+def unknown(client: TestClient, tool: str) -> str:
+    """Call a tool that does not exist, and return the message of the protocol's error."""
+    error = message_of(post(client, "tools/call", {"name": tool, "arguments": {}}))["error"]
+    assert error["code"] == -32602
+    return str(error["message"])
 
 
 @pytest.fixture
@@ -53,7 +60,7 @@ class TestRights:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
             texts = message_of(post(client, "initialize", about))["result"]["instructions"]
-            texts += refused(client, "nope")
+            texts += unknown(client, "nope")
             texts += "".join(
                 tool["name"] + tool["description"] + str(tool["inputSchema"]) for tool in tools(client).values()
             )
@@ -134,7 +141,6 @@ def test_tools_say_what_they_take_give_and_do(writer: TestClient) -> None:
 
 
 NONSENSE: list[tuple[str, dict[str, Any], str]] = [
-    ("nope", {}, "unknown tool"),
     ("get_status", {"id": "../../etc"}, "id: is not an id; search"),
     ("get_status", {"id": "abc"}, "Use search to find documents"),
     ("get_status", {"id": "abc", "wait_s": 1e9}, "wait_s: "),
@@ -175,7 +181,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("convert_document", {"path": "/etc/passwd"}, "does not read"),
     ("convert_document", {"url": "file:///etc/passwd"}, "PENSTOCK_API__FETCH"),
     ("convert_document", {"url": "https://example.com/a.pdf", "provider": "../x"}, "provider"),
-    ("convert_document", {}, "url: "),
+    ("convert_document", {}, "either a url or an upload"),
+    ("convert_document", {"upload": "abc"}, "Call request_upload"),
     ("retry", {"id": "abc"}, "Use search to find documents"),
     ("retry", {"id": "abc", "page": 1, "all_pages": True}, "either a page or all_pages"),
     ("retry", {"kind": "screenshots", "id": "batch:9"}, "use an id of list_failures"),
@@ -264,6 +271,50 @@ class TestDocuments:
             }.items():
                 assert "has spent its 1" in refused(writer, tool, **arguments)
             assert use(writer, "get_status", id=document)["document"]["id"] == document
+
+
+class TestUploads:
+    def test_a_file_is_sent_once_and_submitted_by_its_id(
+        self, connect: Connect, writer: TestClient, api: TestClient, context: Context
+    ) -> None:
+        ticket = use(writer, "request_upload", filename="../notes.md")
+        assert api.put(ticket["url"], content=b"# A", headers=ticket["headers"]).json() == {
+            "upload": ticket["upload"],
+            "filename": "notes.md",
+            "size_bytes": 3,
+        }
+        problem(api.put(ticket["url"], content=b"# B", headers=ticket["headers"]), 401, "unauthorized")
+        assert "Call request_upload" in refused(connect(Scope.WRITE), "convert_document", upload=ticket["upload"])
+        wrong = refused(writer, "convert_document", upload=ticket["upload"], page_range="9", wait_s=0)
+        assert "page" in wrong, "and a refused file waits on"
+        document = use(writer, "convert_document", upload=ticket["upload"], wait_s=0)["document"]
+        assert document["filename"] == "notes.md"
+        assert [entry.name for entry in context.settings.upload_dir.iterdir()] == [document["id"]]
+        assert "Call request_upload" in refused(writer, "convert_document", upload=ticket["upload"])
+
+    def test_a_ticket_opens_its_own_address_alone(self, writer: TestClient, api: TestClient) -> None:
+        ticket, other = (use(writer, "request_upload", filename="a.md") for _ in range(2))
+        for method, path in (
+            ("GET", "/api/v1/documents"),
+            ("PUT", other["url"]),
+            ("GET", ticket["url"]),
+            ("POST", "/mcp"),
+        ):
+            problem(api.request(method, path, content=b"x", headers=ticket["headers"]), 401, "unauthorized")
+        in_address = ticket["url"] + "?t=" + ticket["headers"]["Authorization"].removeprefix("Bearer ")
+        problem(api.put(in_address, content=b"x"), 400, "key_in_address")
+        problem(api.put(ticket["url"], content=b"x"), 401, "unauthorized")
+        assert api.put(ticket["url"], content=b"x", headers=ticket["headers"]).status_code == 201
+
+    class TestQuota:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {"PENSTOCK_API__UPLOAD_MB_PER_HOUR": "1"}
+
+        def test_an_upload_counts_for_the_key_that_asked(self, writer: TestClient, api: TestClient) -> None:
+            first, second = (use(writer, "request_upload", filename="a.md") for _ in range(2))
+            assert api.put(first["url"], content=b"x", headers=first["headers"]).status_code == 201
+            problem(api.put(second["url"], content=b"x", headers=second["headers"]), 429, "quota")
 
 
 def test_screenshots_are_searched_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:
