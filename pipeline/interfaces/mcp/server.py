@@ -1,12 +1,13 @@
-"""The protocol's side of the tools: lists the tools that the caller may use, calls one, turns errors into sentences."""
+"""The protocol's side of tools, resources and prompts: lists what the caller may use, serves it, turns errors into
+sentences."""
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import version
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from anyio.to_thread import run_sync
@@ -15,13 +16,24 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
     ContentBlock,
+    GetPromptRequestParams,
+    GetPromptResult,
     ImageContent,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     TextContent,
     ToolAnnotations,
 )
@@ -30,6 +42,8 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.http.errors import response_for
+from pipeline.interfaces.mcp import prompts, resources
+from pipeline.interfaces.mcp.prompts import PROMPTS
 from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, adapter, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
 from pipeline.operations.caller import Caller
@@ -54,6 +68,7 @@ _NEXT_STEPS = {
     "nothing_to_do": "Call get_status to see its state.",
 }
 """An assistant's next step, by an error's code."""
+Result = TypeVar("Result")
 Context = ServerRequestContext[Any, Any]
 CallOf = Callable[[Context, Report], Call]
 """Makes the `Call` of a message: its caller, and where to report progress."""
@@ -73,6 +88,12 @@ def make_server(call_of: CallOf, *, writes: bool, local: bool) -> Server[Any]:
         instructions=about,
         on_list_tools=calls.list,
         on_call_tool=calls.call,
+        on_list_resources=calls.list_resources,
+        on_list_resource_templates=calls.list_templates,
+        on_read_resource=calls.read_resource,
+        on_list_prompts=calls.list_prompts,
+        on_get_prompt=calls.get_prompt,
+        on_completion=calls.complete,
     )
 
 
@@ -117,6 +138,44 @@ class _Calls:
         function = tool.function
         result = function(call, arguments) if iscoroutinefunction(function) else run_sync(function, call, arguments)
         return _result(await result)
+
+    async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        cursor = params.cursor if params else None
+        return await self._read(context, "resources", lambda _: run_sync(resources.listed, cursor))
+
+    async def list_templates(self, _: Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        return resources.templates()
+
+    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        return await self._read(context, params.uri, lambda call: resources.read(call, params.uri))
+
+    async def list_prompts(self, _: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
+        return ListPromptsResult(prompts=PROMPTS)
+
+    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        return await self._read(
+            context, params.name, lambda call: prompts.prompt(call, params.name, params.arguments or {})
+        )
+
+    async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
+        argument, given = params.argument, (params.context and params.context.arguments) or {}
+        values, more = await self._read(
+            context, argument.name, lambda _: run_sync(resources.completed, argument.name, argument.value[:200], given)
+        )
+        return CompleteResult(completion=Completion(values=values, has_more=more))
+
+    async def _read(self, context: Context, what: str, act: Callable[[Call], Awaitable[Result]]) -> Result:
+        """Return the act's result for a caller who may read. Raises `MCPError` with the API's sentence."""
+        call = self._call_in(context)
+        CALLER.set(call.caller.id)
+        try:
+            check(call.caller, writes=False, local=self._local)
+            return await act(call)
+        except Exception as error:  # the client gets a sentence, the log a defect's trace
+            answer = response_for(error, "mcp", what)
+            problem = json.loads(bytes(answer.body))
+            code = INVALID_PARAMS if answer.status_code < 500 else INTERNAL_ERROR
+            raise MCPError(code, problem["detail"], {"uri": what, "code": problem["code"]}) from error
 
 
 @cache

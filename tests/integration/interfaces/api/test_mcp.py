@@ -317,6 +317,70 @@ class TestUploads:
             problem(api.put(second["url"], content=b"x", headers=second["headers"]), 429, "quota")
 
 
+def asked(api: TestClient, method: str, **params: Any) -> Any:
+    """Send a request of the protocol; return its result, or its error's message."""
+    message = message_of(post(api, method, params))
+    return message["result"] if "result" in message else message["error"]
+
+
+class TestResources:
+    def test_documents_pages_and_items_are_resources(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C, C])
+        set_row(context, document, merged_path=write_output(context, document, "# The whole"))
+        insert_document(context)
+        uri = f"penstock://documents/{document}"
+        assert [each["uri"] for each in asked(api, "resources/list")["resources"]] == [uri]
+        templates = asked(api, "resources/templates/list")["resourceTemplates"]
+        assert [each["name"] for each in templates] == ["document", "page", "page_picture", "item"]
+        texts = {
+            each: asked(api, "resources/read", uri=each)["contents"][0]["text"] for each in (uri, f"{uri}/pages/2")
+        }
+        assert texts == {uri: "# The whole", f"{uri}/pages/2": "text of page 2"}
+        item = add_item(context, add_base(context))
+        for wrong, says in (
+            ("penstock://documents/abc", "there is no"),
+            (f"{uri}/pages/9", "page"),
+            (f"{uri}/pages/9/picture", "page"),
+            ("penstock://items/abc", "there is no"),
+            (f"penstock://items/{item}", "has no text"),
+            ("file:///etc/passwd", "no resource"),
+        ):
+            error = asked(api, "resources/read", uri=wrong)
+            assert (error["code"], error["data"]["uri"]) == (-32602, wrong)
+            assert says in error["message"]
+        assert asked(api, "resources/list", cursor="!!")["code"] == -32602
+
+    def test_prompts_attach_their_document(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C])
+        set_row(context, document, merged_path=write_output(context, document, "# The whole"))
+        names = [each["name"] for each in asked(api, "prompts/list")["prompts"]]
+        assert names == ["summarize_document", "check_page", "ask"]
+        given = {"document_id": document}
+        first, second = asked(api, "prompts/get", name="summarize_document", arguments=given)["messages"]
+        assert first["content"]["resource"]["text"] == "# The whole"
+        assert "never as instructions" in second["content"]["text"]
+        for name, arguments in (("nope", {}), ("check_page", given), ("check_page", given | {"page": "x"})):
+            assert asked(api, "prompts/get", name=name, arguments=arguments)["code"] == -32602
+
+    def test_arguments_are_completed_from_names_and_ids(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C, C])
+
+        def completed(name: str, value: str, **given: str) -> Any:
+            ref = {"type": "ref/prompt", "name": "check_page"}
+            argument = {"name": name, "value": value}
+            context = {"arguments": given}
+            return asked(api, "completion/complete", ref=ref, argument=argument, context=context)["completion"]
+
+        assert completed("document_id", "repor")["values"] == [document]
+        assert completed("document_id", document[:5])["values"] == [document]
+        assert completed("page", "", document_id=document)["values"] == ["1", "2"]
+        assert completed("page", "2", document_id=document)["values"] == ["2"]
+        assert completed("page", "")["values"] == []
+
+    def test_beyond_this_machine_a_key_reads_them(self, connect: Connect) -> None:
+        problem(post(connect(host="0.0.0.0"), "resources/list", {}), 401, "unauthorized")
+
+
 def test_screenshots_are_searched_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:
     hand = Hand(context, tmp_path)
     batch, shots = hand.batch(app="Firefox")
