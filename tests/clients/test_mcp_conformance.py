@@ -1,4 +1,4 @@
-"""The MCP project's conformance suite: the scenarios of 2026-07-28 that need no tools, resources or prompts of its own."""
+"""The MCP project's conformance suite: scenarios of 2026-07-28 that need no tools, resources or prompts of its own."""
 
 import subprocess
 
