@@ -88,7 +88,7 @@ CLIENTS := .venv-clients
 CLIENTS_INSTALLED := $(CLIENTS)/.installed
 CLIENTS_BIN := $(CLIENTS)/bin
 
-$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json assistant/package.json) \
+$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json assistant/package.json conformance/package.json) \
 		| $(INSTALLED)
 	$(PYTHON) -m venv $(CLIENTS)
 	$(INSTALL) $(CLIENTS_BIN)/python --no-compile -c tests/clients/constraints.txt \

@@ -81,8 +81,8 @@ class ApiSettings(BaseModel):
     max_sync_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long a synchronous conversion by the API of docling-serve or MinerU waits before the API answers with 504."""
     max_connections: int = Field(default=512, ge=8)
-    """Most requests under way; further requests get 503, except `/healthz` and `/readyz`. It is also the highest number
-    of connections: beyond it, a new connection closes the one that waited longest without a request."""
+    """Most requests under way; further requests get 503, except health checks such as `/healthz`. It is also the
+    highest number of connections: beyond it, a new connection closes the one that waited longest without a request."""
     connections_per_address: int = Field(default=256, ge=1)
     """The same for one client, or for one proxy."""
     heads_per_address: int = Field(default=32, ge=1)

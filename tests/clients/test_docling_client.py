@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from conftest import Server
 from docling.datamodel.base_models import ConversionStatus, OutputFormat
@@ -133,6 +134,28 @@ def test_a_document_comes_in_chunks(client: DoclingServiceClient, pdf: Path, chu
     assert {number for chunk in result.chunks for number in chunk.page_numbers} == {1, 2, 3}
     tokens = [chunk.num_tokens for chunk in result.chunks]
     assert max(tokens) <= 512 if chunker == "hybrid" else set(tokens) == {None}
+
+
+def test_files_of_the_same_content_are_files_of_one_answer(server: Server, pdf: Path) -> None:
+    files = [("files", (name, pdf.read_bytes(), "application/pdf")) for name in ("one.pdf", "two.pdf")]
+    answer = httpx.post(f"{server.url}/v1/convert/file", files=files, headers={"X-Api-Key": server.key}, timeout=120)
+    assert answer.headers["content-type"] == "application/zip"
+    assert "converted_docs.zip" in answer.headers["content-disposition"]
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert len({archive.read(name) for name in archive.namelist()}) == 1
+        assert len(archive.namelist()) == 2
+
+
+def test_a_document_beside_its_chunks_is_one_of_docling_s(server: Server, pdf: Path) -> None:
+    answer = httpx.post(
+        f"{server.url}/v1/chunk/hybrid/file",
+        files=[("files", ("a.pdf", pdf.read_bytes(), "application/pdf"))],
+        data={"include_converted_doc": "true"},
+        headers={"X-Api-Key": server.key},
+        timeout=120,
+    )
+    (beside,) = answer.json()["documents"]
+    assert DoclingDocument.model_validate(beside["content"]["json_content"]).pages.keys() == {1, 2, 3}
 
 
 def test_a_client_waits_on_the_websocket(server: Server, pdf: Path) -> None:

@@ -6,6 +6,15 @@ from pathlib import Path
 import pytest
 
 CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
+FIELD = CORPUS.parent / "field"
+
+
+def field_file(name: str) -> Path:
+    """Return the file `name` of public error reports, which are not ours to pass on. Without it, skip the test."""
+    path = FIELD / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent: a file of a public error report")
+    return path
 
 
 def corpus_file(name: str) -> Path:

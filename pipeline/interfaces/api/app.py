@@ -31,6 +31,8 @@ from pipeline.interfaces.http.pictures import Pictures
 from pipeline.interfaces.http.query import known_query
 from pipeline.interfaces.mcp.http import PATH as MCP_PATH
 from pipeline.interfaces.mcp.http import Mcp
+from pipeline.interfaces.mcp.uploads import PATH as UPLOADS_PATH
+from pipeline.interfaces.mcp.uploads import receive_upload
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.interfaces.rest import health, metrics
 from pipeline.operations.quotas import Quotas
@@ -94,7 +96,11 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
         ],
     )
     app.state = state
-    app.router.routes += [*_routes(), Route(MCP_PATH, state.mcp, methods=["POST"])]
+    app.router.routes += [
+        *_routes(),
+        Route(MCP_PATH, state.mcp, methods=["POST"]),
+        Route(UPLOADS_PATH, receive_upload, methods=["PUT"]),
+    ]
     _describe_problems(app)
     state.openapi = app.openapi
     return app

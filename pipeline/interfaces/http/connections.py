@@ -143,7 +143,7 @@ class Patience(H11Protocol):
     head_s = 10.0
     most = most_each = 512
     heads_each = 32
-    health = frozenset({"/healthz", "/readyz"})
+    health = frozenset({"/healthz", "/livez", "/ready", "/readyz"})
     waits_since = 0.0
     _is_slow = False
     """The head has taken longer than `_HEAD_TAKES_S`."""

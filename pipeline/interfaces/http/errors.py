@@ -58,6 +58,7 @@ STATUS: dict[str, int] = {
     "wrong_host": 421,
     **dict.fromkeys(("too_many_requests", "quota"), 429),
     **dict.fromkeys(("io_error", "io", "permission", "unreadable", "output"), 500),
+    "not_supported": 501,
     **dict.fromkeys(
         (
             "offline",

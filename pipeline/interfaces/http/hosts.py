@@ -21,7 +21,7 @@ SECURITY_HEADERS = {
 }
 """Default headers of every answer."""
 PROBLEM = "application/problem+json"
-_SECRET = re.compile(rb"pst[knw]_[A-Za-z0-9_-]{20,}")
+_SECRET = re.compile(rb"pst[knuw]_[A-Za-z0-9_-]{20,}")
 """A key or token of Penstock."""
 
 

@@ -21,13 +21,15 @@ from pipeline.interfaces.http.hosts import SAFE, netloc_of
 from pipeline.operations.caller import Caller
 from pipeline.operations.quotas import WRONG_KEYS, Quotas
 from pipeline.operations.refusal import CHALLENGE, Refused, keyless
-from pipeline.storage import api_keys, api_sessions
+from pipeline.storage import api_keys, api_sessions, upload_tickets
 from pipeline.storage.api_keys import Scope as KeyScope
 from pipeline.storage.context import Context
 
 _MAX_SECRET = 200
 SESSION = "penstock_session"
 """The cookie that holds a session of the console."""
+TICKETED = "/mcp/uploads/"
+"""The only address under which a ticket for an upload counts, followed by the upload's id."""
 LOGIN = "/console/login"
 """The only address that takes a POST without a key."""
 
@@ -48,7 +50,11 @@ class CallerMiddleware:
         if scope["type"] in {"http", "websocket"}:
             address = scope["client"][0] if scope.get("client") else "local"
             headers = Headers(scope=scope)
-            caller = await run_sync(self._caller, presented(headers), _session(headers), address)
+            secret, path = presented(headers), scope["path"].removeprefix(self._context.settings.api.prefix)
+            if secret.startswith(upload_tickets.PREFIX) and scope.get("method") == "PUT" and path.startswith(TICKETED):
+                caller = await run_sync(self._of_ticket, secret, path.removeprefix(TICKETED), address)
+            else:
+                caller = await run_sync(self._caller, secret, _session(headers), address)
             if scope["type"] == "http":
                 is_gone = Request(scope, receive).is_disconnected
                 caller = replace(caller, is_gone=is_gone, has_left=partial(_has_left, is_gone))
@@ -69,6 +75,20 @@ class CallerMiddleware:
         if (caller.session or logs_in) and not (same_host or headers.get("sec-fetch-site") == "same-origin"):
             raise Refused("no page of this console sent this: open the console, and try again", code="bad_origin")
 
+    def _of_ticket(self, secret: str, upload_id: str, address: str) -> Caller:
+        """The caller who asked for the ticket, to whom the upload counts. Raises `Refused` as for a wrong key."""
+        ticket = upload_tickets.find(self._context, secret) if len(secret) <= _MAX_SECRET else None
+        if ticket is None or ticket.upload_id != upload_id:
+            raise self._wrong_key(address, "this ticket is not valid: it is used or expired; call request_upload again")
+        caller = self._known(ticket.owner, ticket.owner_name, KeyScope.WRITE, has_key=ticket.has_key)
+        self._quotas.take_request(caller.id)
+        return caller
+
+    def _wrong_key(self, address: str, message: str) -> Refused:
+        """Count a wrong key of this address; return the error to raise. Raises `Refused` (429) after too many."""
+        self._quotas.take(f"wrong:{address}", WRONG_KEYS, reason="too many wrong keys")
+        return Refused(message, code="unauthorized", headers=CHALLENGE)
+
     def _caller(self, secret: str, session: str, address: str) -> Caller:
         in_session = api_sessions.authenticate(self._context, session) if session and not secret else None
         if in_session:
@@ -79,10 +99,7 @@ class CallerMiddleware:
         else:
             presented_key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
             if presented_key is None:
-                self._quotas.take(f"wrong:{address}", WRONG_KEYS, reason="too many wrong keys")
-                raise Refused(
-                    "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=CHALLENGE
-                )
+                raise self._wrong_key(address, "this key is not valid: it is wrong, expired or revoked")
             caller = self._known(presented_key.id, presented_key.name, presented_key.scope, has_key=True)
         self._quotas.take_request(caller.id)
         return caller

@@ -1,25 +1,39 @@
-"""The protocol's side of the tools: lists the tools that the caller may use, calls one, turns errors into sentences."""
+"""The protocol's side of tools, resources and prompts: lists what the caller may use, serves it, turns errors into
+sentences."""
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from importlib.metadata import version
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from anyio.to_thread import run_sync
 from fastapi.exceptions import RequestValidationError
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
     CallToolRequestParams,
     CallToolResult,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
     ContentBlock,
+    GetPromptRequestParams,
+    GetPromptResult,
     ImageContent,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     TextContent,
     ToolAnnotations,
 )
@@ -28,10 +42,11 @@ from pydantic import BaseModel, ValidationError
 
 from pipeline.engine.accounts import CALLER
 from pipeline.interfaces.http.errors import response_for
+from pipeline.interfaces.mcp import prompts, resources
+from pipeline.interfaces.mcp.prompts import PROMPTS
 from pipeline.interfaces.mcp.tool import Call, Picture, Report, Tool, adapter, check, may_use
 from pipeline.interfaces.mcp.tools import TOOLS
 from pipeline.operations.caller import Caller
-from pipeline.operations.refusal import Refused
 
 log = structlog.get_logger(__name__)
 _ABOUT = """Penstock converts documents to Markdown, and searches documents, knowledge bases and screenshots.
@@ -45,6 +60,7 @@ _CONVERT = {
 _NEXT_STEPS = {
     "no_result": "Call get_status with wait_s to wait for it, or get_markdown with pages for what is converted so far.",
     "unknown_document": "Use search to find documents, and their ids.",
+    "unknown_upload": "Call request_upload, and send the file.",
     "unknown_base": "Call search_knowledge without bases to search all of them.",
     "not_allowed": "Give a path where the tool takes one, or convert the file in the console, and use its id here.",
     "queue_full": "Wait until some of the waiting work is done.",
@@ -52,6 +68,7 @@ _NEXT_STEPS = {
     "nothing_to_do": "Call get_status to see its state.",
 }
 """An assistant's next step, by an error's code."""
+Result = TypeVar("Result")
 Context = ServerRequestContext[Any, Any]
 CallOf = Callable[[Context, Report], Call]
 """Makes the `Call` of a message: its caller, and where to report progress."""
@@ -71,6 +88,12 @@ def make_server(call_of: CallOf, *, writes: bool, local: bool) -> Server[Any]:
         instructions=about,
         on_list_tools=calls.list,
         on_call_tool=calls.call,
+        on_list_resources=calls.list_resources,
+        on_list_resource_templates=calls.list_templates,
+        on_read_resource=calls.read_resource,
+        on_list_prompts=calls.list_prompts,
+        on_get_prompt=calls.get_prompt,
+        on_completion=calls.complete,
     )
 
 
@@ -89,21 +112,21 @@ class _Calls:
         return self._call_of(context, context.session.report_progress)
 
     def _may_use(self, caller: Caller, tool: Tool) -> bool:
-        return may_use(caller, writes=tool.writes, local=self._local)
+        return not (self._local and tool.only_http) and may_use(caller, writes=tool.writes, local=self._local)
 
     async def call(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
         call = self._call_in(context)
         CALLER.set(call.caller.id)
+        if params.name not in self._by_name:
+            names = ", ".join(tool.name for tool in TOOLS if self._may_use(call.caller, tool))
+            raise MCPError(INVALID_PARAMS, f"Unknown tool {params.name[:100]!r}. The tools are {names}.")
         try:
             return await self._call(call, params)
         except Exception as error:  # noqa: BLE001  # the client gets a sentence, the log a defect's trace
             return _failed(error, params.name)
 
     async def _call(self, call: Call, params: CallToolRequestParams) -> CallToolResult:
-        tool = self._by_name.get(params.name)
-        if tool is None:
-            names = ", ".join(tool.name for tool in TOOLS if self._may_use(call.caller, tool))
-            raise Refused(f"unknown tool; the tools are {names}", code="unknown_tool")
+        tool = self._by_name[params.name]
         check(call.caller, writes=tool.writes, local=self._local)
         try:
             arguments = tool.arguments_for(local=self._local).model_validate(params.arguments or {})
@@ -115,6 +138,44 @@ class _Calls:
         function = tool.function
         result = function(call, arguments) if iscoroutinefunction(function) else run_sync(function, call, arguments)
         return _result(await result)
+
+    async def list_resources(self, context: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        cursor = params.cursor if params else None
+        return await self._read(context, "resources", lambda _: run_sync(resources.listed, cursor))
+
+    async def list_templates(self, _: Context, __: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        return resources.templates()
+
+    async def read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        return await self._read(context, params.uri, lambda call: resources.read(call, params.uri))
+
+    async def list_prompts(self, _: Context, __: PaginatedRequestParams | None) -> ListPromptsResult:
+        return ListPromptsResult(prompts=PROMPTS)
+
+    async def get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        return await self._read(
+            context, params.name, lambda call: prompts.prompt(call, params.name, params.arguments or {})
+        )
+
+    async def complete(self, context: Context, params: CompleteRequestParams) -> CompleteResult:
+        argument, given = params.argument, (params.context and params.context.arguments) or {}
+        values, more = await self._read(
+            context, argument.name, lambda _: run_sync(resources.completed, argument.name, argument.value[:200], given)
+        )
+        return CompleteResult(completion=Completion(values=values, has_more=more))
+
+    async def _read(self, context: Context, what: str, act: Callable[[Call], Awaitable[Result]]) -> Result:
+        """Return the act's result for a caller who may read. Raises `MCPError` with the API's sentence."""
+        call = self._call_in(context)
+        CALLER.set(call.caller.id)
+        try:
+            check(call.caller, writes=False, local=self._local)
+            return await act(call)
+        except Exception as error:  # the client gets a sentence, the log a defect's trace
+            answer = response_for(error, "mcp", what)
+            problem = json.loads(bytes(answer.body))
+            code = INVALID_PARAMS if answer.status_code < 500 else INTERNAL_ERROR
+            raise MCPError(code, problem["detail"], {"uri": what, "code": problem["code"]}) from error
 
 
 @cache

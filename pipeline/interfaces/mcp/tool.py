@@ -75,6 +75,8 @@ class Tool:
     idempotent: bool = True
     open_world: bool = False
     """Whether it may fetch addresses outside Penstock."""
+    only_http: bool = False
+    """Whether it is of no use over stdio."""
 
     def arguments_for(self, *, local: bool) -> type[Arguments]:
         return self.local_arguments if local else self.arguments

@@ -3,6 +3,7 @@
 import time
 from asyncio import Lock
 from collections.abc import Callable
+from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
@@ -34,13 +35,18 @@ class Readiness(BaseModel):
     checks: dict[str, str] = Field(examples=[{"database": "ok", "schema": "ok", "redis": "ok"}])
 
 
+@router.get("/livez", name="livez")
 @router.get("/healthz")
 async def healthz() -> Health:
     """Say that the process is alive, whatever the state of its dependencies."""
     return Health()
 
 
-@router.get("/readyz", responses={503: {"model": Readiness, "description": "A dependency does not work."}})
+_UNREADY: dict[int | str, dict[str, Any]] = {503: {"model": Readiness, "description": "A dependency does not work."}}
+
+
+@router.get("/ready", name="ready", responses=_UNREADY)
+@router.get("/readyz", responses=_UNREADY)
 async def readyz(request: Request, context: InContext, response: Response) -> Readiness:
     """Check the database, its schema and Redis. Requests within a second share an answer."""
     readiness = await _shared_check(request.app.state, context)

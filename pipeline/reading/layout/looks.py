@@ -103,7 +103,7 @@ class Looks:
         total = sum(facts.characters for facts in self._facts.values())
         fonts: dict[str, int] = {}
         for key, facts in self._facts.items():
-            font = key.split("@")[1]
+            font = key.partition("@")[2]
             fonts[font] = fonts.get(font, 0) + facts.characters
         own = max(fonts, key=lambda font: fonts[font], default="")
         return [key for key, facts in self._facts.items() if _is_heading(key, facts, body, own, total)]
@@ -115,7 +115,7 @@ class Looks:
 
 
 def _is_heading(key: str, facts: LookFacts, body: float, own: str, total: int) -> bool:
-    flags, font = key.split("@")
+    flags, _, font = key.partition("@")  # fonts for vertical text have names that begin with another one
     size = size_of(key)
     if facts.alone < 0.8 * facts.lines or facts.characters > max(_SHARE * total, 200):
         return False

@@ -250,7 +250,8 @@ def open_document(path: Path, password: str | None = None) -> Iterator[Document]
     """Open the PDF at `path`, whatever its suffix, and close it afterwards.
 
     Raises `UnitError` (permanent) with code `encrypted` (it needs a password, or another one; files that only restrict
-    copying or printing open), `corrupt` (damaged or not a PDF), `no_pages`, `missing` or `unreadable`.
+    copying or printing open), `encryption` (one that PDFium cannot undo), `corrupt` (damaged or not a PDF), `no_pages`,
+    `missing` or `unreadable`.
     """
     with _LOCK, _pdfium_errors(path):
         if not os.access(path, os.R_OK) and path.exists():
@@ -312,13 +313,31 @@ def _pdfium_errors(path: Path, number: int | None = None) -> Iterator[None]:
         yield
     except pdfium.PdfiumError as error:
         facts = {
-            _ERR_FILE: ("no_pages", f"{path.name} has no pages, or its list of them is damaged; export it again."),
             _ERR_FORMAT: ("corrupt", f"{path.name} is damaged or not a PDF; export or download it again."),
             _ERR_PASSWORD: ("encrypted", f"{path.name} needs a password; save a copy without one and use that."),
         }
         code, message = facts.get(error.err_code, ("corrupt", f"{path.name} cannot be opened as a PDF: {error}"))
+        if error.err_code == _ERR_FILE:
+            code, message = _without_pages(path)
         if number is not None:
             code, message = "corrupt", f"Page {number} of {path.name} is damaged: {error}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code=code) from error
     except FileNotFoundError as error:
         raise UnitError(f"{path} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+
+
+def _without_pages(path: Path) -> tuple[str, str]:
+    """Return (code, message) for a file in which PDFium finds no pages."""
+    import pikepdf  # noqa: PLC0415  (takes 6 MB)
+
+    try:
+        with pikepdf.open(path) as pdf:
+            if not len(pdf.pages):
+                return "no_pages", f"{path.name} has no pages."
+    except pikepdf.PasswordError:
+        # PDFium needs no password, but cannot decrypt the pages: Acrobat lengthens a short key in a way of its own.
+        message = f"{path.name} is encrypted in a way that Penstock cannot undo; save a copy without encryption."
+        return "encryption", message
+    except (pikepdf.PikepdfError, OSError, RuntimeError):
+        pass
+    return "corrupt", f"The list of pages of {path.name} is damaged; export it again."

@@ -22,7 +22,7 @@ def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> 
 
     Calls `progress` after each frame of a picture; its share is always 0, since the number of frames is unknown. Raises
     `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,
-    `encrypted`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
+    `encrypted`, `encryption`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
     """
     detected = check_file(path, limits)
     if detected is None:
@@ -41,8 +41,15 @@ def _check_pdf(path: Path, limits: Limits) -> int:
     with pdfium.open_document(path) as document:
         pages = document.pages
         check_page_count(path.name, pages, limits)
+        damaged: UnitError | None = None
+        sound = 0
         for number in range(1, pages + 1):
-            width, height = document.page_size(number)
+            try:
+                width, height = document.page_size(number)
+            except UnitError as error:
+                damaged = damaged or error  # only this page fails
+                continue
+            sound += 1
             # Written so that NaN is refused too.
             if not (0 < width <= limits.max_page_points and 0 < height <= limits.max_page_points):
                 raise UserError(
@@ -50,6 +57,8 @@ def _check_pdf(path: Path, limits: Limits) -> int:
                     f"more than 0 and at most {limits.max_page_points:g} are accepted.",
                     code="page_size",
                 )
+        if damaged and not sound:
+            raise damaged
     return pages
 
 

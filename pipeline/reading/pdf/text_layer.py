@@ -54,6 +54,9 @@ _UNREADABLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\uffff\ue000-\uf8ff\U000f0000-\U0010ffff\ud800-\udfff]"
 )
 
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_HALF = re.compile("(?<=[\U00010000-\U0010ffff])[\udc00-\udfff]")
+
 
 class TextLayer(NamedTuple):
     """A page's text layer. `characters` counts all but white space; `quality` is 0 to 1."""
@@ -77,7 +80,8 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
         text = _text(handle)
-        characters = len("".join(text.split()))
+        whole = text if text.isascii() else _HALF.sub("", text)
+        characters = len("".join(whole.split()))
         if not characters:
             return _NOTHING
         glyphs = Glyphs(handle, page)
@@ -90,7 +94,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
         lines = _with_level_roots(lines) if _ROOT in text else lines
         lines = _with_ticks(lines) if any(tick in text for tick in _TICKS) else lines
         lines = _with_fields(_without_repeats(lines), page)
-        shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
+        shares = readable_share(whole), _mapped_share(handle, len(text)), quality.score(page, handle, text, lines)
         return TextLayer(lines, characters, min(shares))
 
 
@@ -102,17 +106,25 @@ def readable_share(text: str) -> float:
 
 
 def _text(handle: Any) -> str:
-    """Return the page's text with one character for each of PDFium's, so that positions agree."""
+    """Return the page's text with one character for each of PDFium's, so that positions agree.
+
+    PDFium counts a character beyond the basic plane as two: the second half of its pair follows it, which words drop.
+    """
     count = max(0, pdfium_c.FPDFText_CountChars(handle))
     buffer = (ctypes.c_ushort * (count + 1))()
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
-    if len(text) == count:
-        text = text.translate(_PRIVATE) if _HAS_PRIVATE.search(text) else text
-        text = _BULLET.sub("•", text) if "\x88" in text else text
-        return diacritics.repair(handle, _without_false_hyphens(handle, text))
-    # Characters beyond the basic plane, and those that PDFium omits from its text, shift positions.
-    return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
+    if len(text) != count:
+        # Characters beyond the basic plane, and those that PDFium omits from its text, shift positions.
+        codes = (min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF) for index in range(count))
+        text = _PAIR.sub(lambda pair: _joined(pair.group()) + pair.group()[1], "".join(map(chr, codes)))
+    text = text.translate(_PRIVATE) if _HAS_PRIVATE.search(text) else text
+    text = _BULLET.sub("•", text) if "\x88" in text else text
+    return diacritics.repair(handle, _without_false_hyphens(handle, text))
+
+
+def _joined(pair: str) -> str:
+    return pair.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _without_false_hyphens(handle: Any, text: str) -> str:

@@ -25,7 +25,7 @@ from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 from tests.support.commits import lose_answers
-from tests.support.corpus import corpus_file
+from tests.support.corpus import corpus_file, field_file
 from tests.support.documents import (
     at_once,
     document,
@@ -200,6 +200,20 @@ def test_an_encrypted_pdf_is_stored_without_its_password(context: Context, tmp_p
     assert refused_again(context, path).code == "encrypted", "the same file without its password is not the document"
     assert not mentions(context, PASSWORD[-8:])
     assert PASSWORD not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        pytest.param("saslprep-r6.pdf", "S\u00aaSL\u00adprep", id="saslprep"),
+        pytest.param("bug1782186.pdf", "Hello", id="strings-are-plain"),
+    ],
+)
+def test_a_password_that_pdfium_refuses_opens_its_file(context: Context, name: str, password: str) -> None:
+    assert refused(context, field_file(name), Options(password="Hullo")).code == "wrong_password"
+    view = submit(context, field_file(name), Options(password=password))
+    with pdfium.open_document(files.source_path(context.settings, view.id, "pdf")) as document:
+        assert document.pages == 1
 
 
 def test_a_password_is_no_fault_of_files_that_need_none(context: Context, pdf: Path, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ _MEMORY_BYTES = 1_000_000
 
 def answer(caller: Caller, task: Task, converted: Sequence[Document]) -> IO[bytes]:
     """The answer of `/v1/result`, and of synchronous calls, as JSON in a file, open at its beginning: the result, or
-    the reason why it is missing; for a task with a chunker, the chunks of all its documents, with the documents
-    themselves only if the task wants them. The caller closes it."""
+    the reason why it is missing; for a task with a chunker, the chunks of all its documents, and if the task wants
+    them the documents in its formats and as a DoclingDocument. The caller closes it."""
     with ExitStack() as opened:
         _hold_place(opened, caller, task, converted)
         pieces = (
@@ -70,7 +70,7 @@ def _chunked(
             yield between + _dumped(chunk)
             between = ", "
     yield '], "documents": ['
-    shown = task if chunker.documents else replace(task, formats=frozenset())
+    shown = replace(task, formats=task.formats | {"json"} if chunker.documents else frozenset())
     for number, document in enumerate(converted):
         yield (", " if number else "") + '{"kind": "ExportResult", "content": '
         yield from _document(opened, caller, shown, document)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
@@ -39,6 +39,7 @@ from pipeline.interfaces.compatibility.docling.task import Chunking, Task, docum
 from pipeline.interfaces.http import remote
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
 from pipeline.interfaces.http.downloads import from_file
+from pipeline.interfaces.http.errors import documented
 from pipeline.interfaces.http.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.http.json_bodies import JsonRoute
 from pipeline.interfaces.http.uploads import File
@@ -51,6 +52,14 @@ from pipeline.reading.files.source import safe_filename
 router = APIRouter(tags=["docling-serve"], route_class=JsonRoute)
 TaskId = Annotated[str, StringConstraints(max_length=1000), CLEAN]
 PollWait = Annotated[float, Query(ge=0, le=3600, description=f"Answer after this many seconds, at most {MAX_WAIT_S}.")]
+
+_UNSUPPORTED = {
+    "converters": "no converter is kept between documents, so there is nothing to clear",
+    "results": "results are kept until their documents are deleted: DELETE /api/v1/documents/{id}",
+    **dict.fromkeys(("stats", "counts"), "the memory of processes is not reported: ask the operating system"),
+    "batch": "files come from the request or from addresses, and results in the answer: use /v1/convert/source",
+}
+"""The answers at docling-serve's addresses that Penstock does not serve, by their last part."""
 
 
 def _form(fields: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +84,19 @@ _CHUNK_FORM = _form(
 def health() -> dict[str, str]:
     """Say that the server answers."""
     return {"status": "ok"}
+
+
+@router.get("/v1/clear/{what}", name="clear", dependencies=reader, responses=documented(501))
+@router.get("/v1/memory/{what}", name="memory", dependencies=reader, responses=documented(501))
+def unsupported(what: Literal["converters", "results", "stats", "counts"]) -> None:
+    """Refuse, with the reason, to clear a cache or to show a process's memory."""
+    raise Refused(_UNSUPPORTED[what], code="not_supported")
+
+
+@router.post("/v1/convert/source/batch", dependencies=writer, responses=documented(501))
+def convert_batch() -> None:
+    """Refuse, with the reason, to convert a store's files to another store."""
+    raise Refused(_UNSUPPORTED["batch"], code="not_supported")
 
 
 @router.get("/version")

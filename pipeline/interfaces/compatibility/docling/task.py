@@ -93,12 +93,10 @@ class Task:
         filename: str = "",
         chunking: Chunking | None = None,
     ) -> Self:
-        """The task of documents submitted with these options; two submissions that gave the same document count
-        once."""
+        """The task of documents submitted with these options. A client that sends one file twice gets two results."""
         embedded = options.image_export_mode == "embedded"
         page_break = options.md_page_break_placeholder
-        ids, formats = tuple(dict.fromkeys(documents)), frozenset(options.to_formats)
-        return cls(ids, formats, page_break, embedded, zipped, filename, chunking)
+        return cls(tuple(documents), frozenset(options.to_formats), page_break, embedded, zipped, filename, chunking)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -135,8 +133,9 @@ def unknown() -> Refused:
 
 def documents_of(caller: Caller, task: Task) -> list[Document]:
     """The task's documents in their order. Raises `Refused` if one is unknown or deleted."""
-    by_id = {document.id: document for document in documents.several.by(caller, task.documents)}
-    if len(by_id) < len(task.documents):
+    wanted = set(task.documents)
+    by_id = {document.id: document for document in documents.several.by(caller, wanted)}
+    if len(by_id) < len(wanted):
         raise unknown()
     return [by_id[document] for document in task.documents]
 

@@ -109,6 +109,14 @@ def _document(call: Call, _: str, rest: str) -> Fetched:
     return document.filename, document.read_text(), _url(call, place("document", rest)), about
 
 
+def _item(call: Call, _: str, rest: str) -> Fetched:
+    item, read = knowledge.item(rest), knowledge.text(rest, limit=MAX_CHARS)
+    if not read.text:
+        raise Refused(f"item {rest} has no text: it is {item.status}", code="no_result")
+    about: dict[str, JsonValue] = {"item_id": rest, "type": item.type, "total_characters": read.total}
+    return item.title or item.name, read.text, _source(call, item.url or "", rest), about
+
+
 def _chunk(call: Call, hit_id: str, rest: str) -> Fetched:
     item_id, _, number = rest.partition(":")
     first = max(0, _number(hit_id, number) - 1)
@@ -135,6 +143,7 @@ _KINDS: dict[str, Callable[[Call, str, str], Fetched]] = {
     "page": _page,
     "document": _document,
     "chunk": _chunk,
+    "item": _item,
     "node": _node,
 }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import files, submission
@@ -16,6 +16,7 @@ from pipeline.flows.knowledge.queries import UnknownItem
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.views import ItemView, ShownItem, shown_item
 from pipeline.interfaces.http.fields import Choice, HexId, Line
+from pipeline.interfaces.http.identity import TICKETED
 from pipeline.interfaces.http.remote import fetched
 from pipeline.interfaces.http.submission import PAGES, Budget, PageRange
 from pipeline.interfaces.http.uploads import File
@@ -25,7 +26,9 @@ from pipeline.interfaces.mcp.tools.progress import WaitS, followed, no_worker
 from pipeline.operations import documents as flow
 from pipeline.operations import knowledge
 from pipeline.operations.documents import Document, explained
-from pipeline.reading.files.source import check_file
+from pipeline.operations.refusal import Refused
+from pipeline.reading.files.source import check_file, safe_filename
+from pipeline.storage import upload_tickets
 
 BOX = Toolbox()
 
@@ -46,16 +49,28 @@ class Conversion(Arguments):
 
 
 class Address(Conversion):
-    """A file that the server fetches."""
+    """A file that the server fetches, or that the client has sent."""
 
-    url: Annotated[Line, Field(min_length=1, description="http or https, of a PDF or a picture.")]
+    url: Line = Field(default="", description="http or https, of a PDF or a picture.")
+    upload: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,32}$")] = Field(
+        default="", description="Instead of a url: the id of a file that was sent as request_upload says."
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _no_path(cls, values: Any) -> Any:
         if isinstance(values, dict) and "path" in values:
-            raise ValueError("a path would name a file of the server, which this tool does not read: give a url")
+            raise ValueError(
+                "a path would name a file of the server, which this tool does not read: send the file as "
+                "request_upload says, and give its upload"
+            )
         return values
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "Address":
+        if bool(self.url) is bool(self.upload):
+            raise ValueError("give either a url or an upload")
+        return self
 
 
 class FileOrAddress(Conversion):
@@ -106,6 +121,8 @@ async def convert_document(call: Call, arguments: Address | FileOrAddress) -> Co
     await call.report(0, None, "checking the file")
     if isinstance(arguments, FileOrAddress) and arguments.path:
         document = await run_sync(_submit_path, call, arguments.path, options)
+    elif isinstance(arguments, Address) and arguments.upload:
+        document = await run_sync(_submit_sent, call, arguments.upload, options)
     else:
         async with fetched(call.caller, arguments.url) as file:
             document = await run_sync(_submit, call, file, options)
@@ -127,6 +144,62 @@ def _submit_path(call: Call, text: str, options: Options) -> Document:
         file = File("file", path.name, copy)
         file.measure()
         return _submit(call, file, options)
+
+
+def _submit_sent(call: Call, upload: str, options: Options) -> Document:
+    """Submit a file that the caller has sent; a refused one may be submitted again. Raises `Refused` if none waits."""
+    context, owner = call.caller.context, call.caller.id
+    waiting = upload_tickets.claim(context, upload, owner)
+    path = context.settings.upload_dir / waiting.path if waiting else None
+    if waiting is None or path is None or not path.is_file():
+        message = f"no file of yours waits as upload {upload}: it was submitted, has expired, or was never sent"
+        raise Refused(message, code="unknown_upload")
+    try:
+        document = flow.submit_upload.by(call.caller, path, waiting.filename, options, waiting.sha256)
+    except BaseException:
+        upload_tickets.keep(context, upload, waiting)
+        raise
+    path.unlink(missing_ok=True)  # an earlier document of the same file leaves it
+    return document
+
+
+class WhichFile(Arguments):
+    """The file to send."""
+
+    filename: Annotated[Line, Field(min_length=1, max_length=255, description="Its name, with its suffix.")]
+
+
+class Upload(BaseModel):
+    """Where to send a file, and with which headers."""
+
+    upload: str = Field(description="The id for convert_document.")
+    method: str = "PUT"
+    url: str
+    headers: dict[str, str]
+    expires_in_s: int
+    next: str = Field(description="The next step.")
+
+
+@BOX.tool("Prepare to send a file", writes=True, idempotent=False, only_http=True)
+def request_upload(call: Call, arguments: WhichFile) -> Upload:
+    """Prepare to send a file of the client's machine, without Base64: returns an address and a ticket for one upload.
+
+    PUT the file's bytes there with these headers within ten minutes, then call convert_document with upload.
+    """
+    caller = call.caller
+    secret, ticket = upload_tickets.issue(
+        caller.context, caller.id, caller.name, safe_filename(arguments.filename), has_key=caller.has_key
+    )
+    url = f"{call.base_url}{TICKETED}{ticket.upload_id}"
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/octet-stream"}
+    sent = " ".join(f"-H '{name}: {value}'" for name, value in headers.items())
+    return Upload(
+        upload=ticket.upload_id,
+        url=url,
+        headers=headers,
+        expires_in_s=upload_tickets.TICKET_S,
+        next=f"Send it once: curl -T FILE {sent} {url}. Then call convert_document with upload {ticket.upload_id}.",
+    )
 
 
 def _submit(call: Call, file: File, options: Options) -> Document:

@@ -49,7 +49,8 @@ def test_the_files_of_an_archive_are_documents_of_one_task(api: TestClient, tmp_
         written.writestr("program.exe", b"MZ" + bytes(50))
     sent = upload(api, "/v1/convert/file/async", tmp_path / "pile.zip", pdf)
     assert sent.status_code == 200, sent.text
-    assert len(sent.json()["task_id"].split("-")[0].split(".")) == 2, "the same file is the same document"
+    ids = sent.json()["task_id"].split("-")[0].split(".")
+    assert (len(ids), len(set(ids))) == (3, 2), "the same file is the same document"
     with zipfile.ZipFile(tmp_path / "many.zip", "w") as written:
         for number in range(21):
             written.writestr(f"{number}.md", f"# {number}")
@@ -417,3 +418,29 @@ def test_callbacks_are_refused_before_a_document_is_stored(api: TestClient, cont
     body = {"sources": [source], "callbacks": [{"url": "https://example.com/"}]}
     refused = api.post("/v1/convert/source/async", json=body)
     assert (refused.status_code, "PENSTOCK_WEBHOOKS__CALLBACKS" in refused.json()["detail"]) == (403, True)
+
+
+def test_two_equal_files_are_two_results(api: TestClient, context: Context, pdf: Path) -> None:
+    task = upload(api, "/v1/convert/file/async", pdf, pdf).json()
+    first, second = task["task_id"].split("-")[0].split(".")
+    assert (first, task["task_meta"]["num_docs"]) == (second, 2)
+    document_id = merged(context, DONE)
+    with zipfile.ZipFile(io.BytesIO(api.get(f"/v1/result/{document_id}.{document_id}-m").content)) as archive:
+        assert archive.namelist() == ["report.md", "report-2.md"]
+
+
+def test_a_converted_document_beside_its_chunks_is_a_docling_document(api: TestClient, context: Context) -> None:
+    document_id = merged(context, DONE)
+    (beside,) = api.get(f"/v1/result/{document_id}-m-ky512d").json()["documents"]
+    assert beside["content"]["json_content"]["schema_name"] == "DoclingDocument"
+    assert beside["content"]["md_content"] == "text of page 1"
+    (without,) = api.get(f"/v1/result/{document_id}-m-ky512").json()["documents"]
+    assert without["content"]["json_content"] is None
+
+
+def test_the_other_addresses_of_docling_serve_answer_with_the_reason(api: TestClient) -> None:
+    assert [api.get(path).json()["status"] for path in ("/livez", "/ready", "/readyz")] == ["ok"] * 3
+    for path in ("clear/converters", "clear/results", "memory/stats", "memory/counts"):
+        answer = api.get(f"/v1/{path}")
+        assert (answer.status_code, answer.json()["code"]) == (501, "not_supported")
+    assert "/v1/convert/source" in api.post("/v1/convert/source/batch", json={}).json()["detail"]

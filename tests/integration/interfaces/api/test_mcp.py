@@ -35,7 +35,14 @@ READING = {
     "search",
     "fetch",
 }
-WRITING = {"convert_document", "retry", "add_to_knowledge"}
+WRITING = {"convert_document", "request_upload", "retry", "add_to_knowledge"}
+
+
+def unknown(client: TestClient, tool: str) -> str:
+    """Call a tool that does not exist, and return the message of the protocol's error."""
+    error = message_of(post(client, "tools/call", {"name": tool, "arguments": {}}))["error"]
+    assert error["code"] == -32602
+    return str(error["message"])
 
 
 @pytest.fixture
@@ -53,7 +60,7 @@ class TestRights:
         about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         for client, hidden in ((connect(), WRITING), (connect(Scope.READ), WRITING), (connect(Scope.WRITE), set())):
             texts = message_of(post(client, "initialize", about))["result"]["instructions"]
-            texts += refused(client, "nope")
+            texts += unknown(client, "nope")
             texts += "".join(
                 tool["name"] + tool["description"] + str(tool["inputSchema"]) for tool in tools(client).values()
             )
@@ -134,7 +141,6 @@ def test_tools_say_what_they_take_give_and_do(writer: TestClient) -> None:
 
 
 NONSENSE: list[tuple[str, dict[str, Any], str]] = [
-    ("nope", {}, "unknown tool"),
     ("get_status", {"id": "../../etc"}, "id: is not an id; search"),
     ("get_status", {"id": "abc"}, "Use search to find documents"),
     ("get_status", {"id": "abc", "wait_s": 1e9}, "wait_s: "),
@@ -175,7 +181,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("convert_document", {"path": "/etc/passwd"}, "does not read"),
     ("convert_document", {"url": "file:///etc/passwd"}, "PENSTOCK_API__FETCH"),
     ("convert_document", {"url": "https://example.com/a.pdf", "provider": "../x"}, "provider"),
-    ("convert_document", {}, "url: "),
+    ("convert_document", {}, "either a url or an upload"),
+    ("convert_document", {"upload": "abc"}, "Call request_upload"),
     ("retry", {"id": "abc"}, "Use search to find documents"),
     ("retry", {"id": "abc", "page": 1, "all_pages": True}, "either a page or all_pages"),
     ("retry", {"kind": "screenshots", "id": "batch:9"}, "use an id of list_failures"),
@@ -264,6 +271,114 @@ class TestDocuments:
             }.items():
                 assert "has spent its 1" in refused(writer, tool, **arguments)
             assert use(writer, "get_status", id=document)["document"]["id"] == document
+
+
+class TestUploads:
+    def test_a_file_is_sent_once_and_submitted_by_its_id(
+        self, connect: Connect, writer: TestClient, api: TestClient, context: Context
+    ) -> None:
+        ticket = use(writer, "request_upload", filename="../notes.md")
+        assert api.put(ticket["url"], content=b"# A", headers=ticket["headers"]).json() == {
+            "upload": ticket["upload"],
+            "filename": "notes.md",
+            "size_bytes": 3,
+        }
+        problem(api.put(ticket["url"], content=b"# B", headers=ticket["headers"]), 401, "unauthorized")
+        assert "Call request_upload" in refused(connect(Scope.WRITE), "convert_document", upload=ticket["upload"])
+        wrong = refused(writer, "convert_document", upload=ticket["upload"], page_range="9", wait_s=0)
+        assert "page" in wrong, "and a refused file waits on"
+        document = use(writer, "convert_document", upload=ticket["upload"], wait_s=0)["document"]
+        assert document["filename"] == "notes.md"
+        assert [entry.name for entry in context.settings.upload_dir.iterdir()] == [document["id"]]
+        assert "Call request_upload" in refused(writer, "convert_document", upload=ticket["upload"])
+
+    def test_a_ticket_opens_its_own_address_alone(self, writer: TestClient, api: TestClient) -> None:
+        ticket, other = (use(writer, "request_upload", filename="a.md") for _ in range(2))
+        for method, path in (
+            ("GET", "/api/v1/documents"),
+            ("PUT", other["url"]),
+            ("GET", ticket["url"]),
+            ("POST", "/mcp"),
+        ):
+            problem(api.request(method, path, content=b"x", headers=ticket["headers"]), 401, "unauthorized")
+        in_address = ticket["url"] + "?t=" + ticket["headers"]["Authorization"].removeprefix("Bearer ")
+        problem(api.put(in_address, content=b"x"), 400, "key_in_address")
+        problem(api.put(ticket["url"], content=b"x"), 401, "unauthorized")
+        assert api.put(ticket["url"], content=b"x", headers=ticket["headers"]).status_code == 201
+
+    class TestQuota:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {"PENSTOCK_API__UPLOAD_MB_PER_HOUR": "1"}
+
+        def test_an_upload_counts_for_the_key_that_asked(self, writer: TestClient, api: TestClient) -> None:
+            first, second = (use(writer, "request_upload", filename="a.md") for _ in range(2))
+            assert api.put(first["url"], content=b"x", headers=first["headers"]).status_code == 201
+            problem(api.put(second["url"], content=b"x", headers=second["headers"]), 429, "quota")
+
+
+def asked(api: TestClient, method: str, **params: Any) -> Any:
+    """Send a request of the protocol; return its result, or its error's message."""
+    message = message_of(post(api, method, params))
+    return message["result"] if "result" in message else message["error"]
+
+
+class TestResources:
+    def test_documents_pages_and_items_are_resources(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C, C])
+        set_row(context, document, merged_path=write_output(context, document, "# The whole"))
+        insert_document(context)
+        uri = f"penstock://documents/{document}"
+        assert [each["uri"] for each in asked(api, "resources/list")["resources"]] == [uri]
+        templates = asked(api, "resources/templates/list")["resourceTemplates"]
+        assert [each["name"] for each in templates] == ["document", "page", "page_picture", "item"]
+        texts = {
+            each: asked(api, "resources/read", uri=each)["contents"][0]["text"] for each in (uri, f"{uri}/pages/2")
+        }
+        assert texts == {uri: "# The whole", f"{uri}/pages/2": "text of page 2"}
+        item = add_item(context, add_base(context))
+        for wrong, says in (
+            ("penstock://documents/abc", "there is no"),
+            (f"{uri}/pages/9", "page"),
+            (f"{uri}/pages/9/picture", "page"),
+            ("penstock://items/abc", "there is no"),
+            (f"penstock://items/{item}", "has no text"),
+            ("file:///etc/passwd", "no resource"),
+        ):
+            error = asked(api, "resources/read", uri=wrong)
+            assert (error["code"], error["data"]["uri"]) == (-32602, wrong)
+            assert says in error["message"]
+        assert asked(api, "resources/list", cursor="!!")["code"] == -32602
+
+    def test_prompts_attach_their_document(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C])
+        set_row(context, document, merged_path=write_output(context, document, "# The whole"))
+        names = [each["name"] for each in asked(api, "prompts/list")["prompts"]]
+        assert names == ["summarize_document", "check_page", "ask"]
+        given = {"document_id": document}
+        first, second = asked(api, "prompts/get", name="summarize_document", arguments=given)["messages"]
+        assert first["content"]["resource"]["text"] == "# The whole"
+        assert "never as instructions" in second["content"]["text"]
+        for name, arguments in (("nope", {}), ("check_page", given), ("check_page", given | {"page": "x"})):
+            assert asked(api, "prompts/get", name=name, arguments=arguments)["code"] == -32602
+
+    def test_arguments_are_completed_from_names_and_ids(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.COMPLETED, [C, C])
+
+        def completed(name: str, value: str, **given: str) -> Any:
+            ref = {"type": "ref/prompt", "name": "check_page"}
+            argument = {"name": name, "value": value}
+            context = {"arguments": given}
+            return asked(api, "completion/complete", ref=ref, argument=argument, context=context)["completion"]
+
+        assert completed("document_id", "repor")["values"] == [document]
+        assert completed("document_id", document[:5])["values"] == [document]
+        assert completed("page", "", document_id=document)["values"] == ["1", "2"]
+        assert completed("page", "2", document_id=document)["values"] == ["2"]
+        assert completed("page", "")["values"] == []
+
+    def test_beyond_this_machine_a_key_reads_them(self, connect: Connect) -> None:
+        problem(post(connect(host="0.0.0.0"), "resources/list", {}), 401, "unauthorized")
 
 
 def test_screenshots_are_searched_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pipeline.reading.pdf.conversion import open_source
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.source_check import inspect
 from pipeline.settings import DocumentSettings
-from tests.support.corpus import corpus_file
+from tests.support.corpus import corpus_file, field_file
 from tests.support.samples import HEIC_FOLDER, encrypted_pdf, pdf_bytes, picture_of, sized_pdf, text_pdf
 
 LIMITS = DocumentSettings()
@@ -150,7 +150,7 @@ def test_other_files_are_refused_with_the_types_that_are_accepted(tmp_path, cont
         ("password.pdf", "encrypted"),
         ("failing-invalid.pdf", "unsupported"),
         ("failing-missing-root.pdf", "corrupt"),
-        ("failing-missing-pages.pdf", "no_pages"),
+        ("failing-missing-pages.pdf", "corrupt"),
     ],
 )
 def test_real_broken_files_are_refused(name, code, tmp_path):
@@ -159,6 +159,19 @@ def test_real_broken_files_are_refused(name, code, tmp_path):
         with pytest.raises(UserError) if before.name == "locked.pdf" else pytest.MonkeyPatch.context():
             inspect(before, LIMITS)
         assert refused(corpus_file(f"documents/{name}")).code == code
+
+
+def test_encryption_that_pdfium_cannot_undo_is_neither_damage_nor_a_wrong_password():
+    assert refused(field_file("issue19484_1.pdf")).code == "encryption"
+
+
+def test_a_damaged_page_costs_itself_alone():
+    path = field_file("Pages-tree-refs.pdf")
+    assert inspect(path, LIMITS).pages == 2
+    with open_source(path, Options()) as pages:
+        assert pages.convert(1).text.strip() == "Testcase: ’Pages loop’"
+        with pytest.raises(UnitError, match=r"Page 2 of Pages-tree-refs\.pdf is damaged"):
+            pages.convert(2)
 
 
 def test_real_binary_file_is_refused():

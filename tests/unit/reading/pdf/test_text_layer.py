@@ -9,7 +9,7 @@ from pipeline.reading.pdf import conversion, drawings, pdfium, text_layer, under
 from pipeline.reading.pdf.pages import Options
 from pipeline.reading.pdf.words import Glyphs, _style
 from pipeline.settings import Settings
-from tests.support.corpus import corpus_file
+from tests.support.corpus import corpus_file, field_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf
 
 FONTS = {
@@ -479,3 +479,18 @@ def test_lines_in_one_style_are_the_same_read_word_by_word(name, monkeypatch):
     monkeypatch.setattr(Glyphs, "_level_words", lambda *_: None)
     assert lines() == quickly
     assert quickly
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        pytest.param("issue5010.pdf", "인터뷰●홍인혜카피라이터", id="a-font-named-with-@"),
+        pytest.param("issue7426.pdf", "\U00011c00 \U00011c10 \U00011c20", id="beyond-the-basic-plane"),
+    ],
+)
+def test_a_text_layer_of_any_script_and_font_is_kept(name, text):
+    path = field_file(name)
+    with conversion.open_source(path, Options(), conversion.survey(path, [1], Options(), lambda: None)) as pages:
+        page = pages.convert(1)
+    assert page.text.startswith(text)
+    assert "confidence" not in page.layout, "the text layer has all of the text"
