@@ -37,8 +37,9 @@ def save_decrypted(source: Path, target: Path, password: str) -> bool:
     for form in _forms(password):
         # PDFium calls the password wrong, too, if a file encrypts its streams and its strings differently.
         try:
-            with pikepdf.open(source, password=form) as pdf:
-                pdf.save(target)
+            # Named by its path, pikepdf would write a file beside it, where this process may not write.
+            with pikepdf.open(source, password=form) as pdf, target.open("wb") as file:
+                pdf.save(file)
         except pikepdf.PasswordError:
             continue
         except (pikepdf.PikepdfError, OSError, RuntimeError) as error:
