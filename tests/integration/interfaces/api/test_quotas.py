@@ -172,6 +172,7 @@ FREE = {
     "replay_failed",
     "exclude",
     "exchange_secret",
+    "convert_batch",
 }
 """Changing endpoints that never spend, or check spending themselves."""
 
