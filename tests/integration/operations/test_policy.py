@@ -47,7 +47,7 @@ POLICY = {
     "keys": {READ: "own_account", SEE: "list_keys account", ADMIN: "create revoke"},
     "knowledge": {
         READ: """base bases counts chunk_counts items matching item group_id tally standings chunks text original
-            has_page_pictures page_picture queue get_status check search asks""",
+            has_page_pictures page_picture queue get_status check search asks groups""",
         WRITE: "create_base edit_base delete_base delete cancel dismiss recover act",
         PAID: "add add_uploads reprocess reprocess_failed reprocess_stale",
     },
