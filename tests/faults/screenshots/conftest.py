@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pipeline.reading.sandbox import child
 from pipeline.storage.context import Context
 from tests.faults.conftest import QUICK
 from tests.faults.screenshots.flow import Shots
@@ -49,7 +50,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "10",
         "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "5",
         # Longer than a busy machine needs to add ten frames, which must not become more batches.
-        "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "5",
+        "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "10",
         "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1,0.1,0.1,0.1,0.1]",
         "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
         **QUICK,
@@ -69,4 +70,5 @@ def stack(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
 @pytest.fixture
 def shots(context: Context, provider: ProviderServer) -> Shots:
     """Helpers for the screenshots flow."""
+    child.prepare()  # each frame is read by a child of its own
     return Shots(context, provider)
