@@ -83,7 +83,7 @@ class Shots:
         assert self._finished(), self.describe()
 
     def finish(self, within_s: float = DONE_S) -> None:
-        """Wait until every batch has succeeded and every node is merged."""
+        """Wait until no frame waits, every batch has succeeded and every node is merged."""
         wait_until(
             self._finished, within_s, "all batches have become nodes, and all nodes are merged", last=self.describe
         )
@@ -101,7 +101,8 @@ class Shots:
         )
 
     def _finished(self) -> bool:
-        return all((counts := self.states(table)) and set(counts) == {"succeeded"} for table in (BATCHES, NODES))
+        done = all((counts := self.states(table)) and set(counts) == {"succeeded"} for table in (BATCHES, NODES))
+        return done and "pending" not in self.states(SHOTS)
 
     def describe(self) -> object:
         """Describe the state for the report of a failed test."""

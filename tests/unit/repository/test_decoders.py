@@ -35,6 +35,7 @@ CHILDREN = {
         "ocr/images",
         "ocr/tasks",
         "pdf/conversion",
+        "pdf/passwords",
         "pdf/pdfium",
         "pdf/searchable",
         "pdf/source_check",
