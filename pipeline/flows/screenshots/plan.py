@@ -1,6 +1,5 @@
 """Derives from the rows which messages are due now, and their queues. Capture, retry, replay and recovery use it."""
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -200,17 +199,15 @@ def _note_turn(context: Context, turn: int) -> None:
         return
 
 
-def places(rules: ScreenshotSettings) -> int:
-    """Return how many batches may be under analysis at once: enough for every allowed call, and a few to follow."""
-    shards = math.ceil(rules.batch_size / rules.shard_size)
-    return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
+def _to_analyse(tx: Tx, rules: ScreenshotSettings, turn: int) -> tuple[list[int], int]:
+    """Pick batches for the free places among the newest and the oldest; return their ids and the next turn.
 
-
-def _to_analyse(tx: ReadTx, rules: ScreenshotSettings, turn: int) -> tuple[list[int], int]:
-    """Pick batches for the free places among the newest and the oldest; return their ids and the next turn."""
-    free = places(rules) - _under_way(tx, Step.ANALYSE)
-    behind = _under_way(tx, Step.EXPAND) - places(rules) - rules.text_concurrency
-    free = min(free, -behind)
+    A batch keeps its place until its nodes are written or it waits for a retry, and an expansion that was tried before
+    starts without a place: it must not wait for a vision model that is down.
+    """
+    if tx.get_bind().dialect.name != "sqlite":  # which has one writer anyway
+        tx.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(TURN, 0))))
+    free = rules.batch_workers - _under_way(tx, Step.ANALYSE) - _under_way(tx, Step.EXPAND)
     if free <= 0:
         return [], turn
     columns = (BATCHES.c.id, BATCHES.c.attempts, BATCHES.c.created_at)
