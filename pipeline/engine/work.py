@@ -433,9 +433,9 @@ def _free(
     return db.run(act, patience_s=patience_s)
 
 
-def renew(tx: Tx, work: Work, unit: Unit) -> bool:
-    """Let a claim last a whole lease from now; False if the claim was lost."""
-    c, until = work.table.c, tx.now + timedelta(seconds=work.lease_s(tx.settings))
+def renew(tx: Tx, work: Work, unit: Unit, lease_s: float | None = None) -> bool:
+    """Let a claim last `lease_s` from now, by default a whole lease; False if the claim was lost."""
+    c, until = work.table.c, tx.now + timedelta(seconds=lease_s or work.lease_s(tx.settings))
     statement = update(work.table).where(c.id == unit.id, c.claim_id == unit.claim_id).values(lease_until=until)
     return tx.execute(statement.returning(c.id)).first() is not None
 

@@ -48,7 +48,8 @@ class ScreenshotSettings(BaseModel):
     jitter_s: float = Field(default=10, ge=0, le=3600)
     """Up to this many seconds are added to each wait at random [jitterMs]."""
     stale_running_s: float = Field(default=300, gt=0)
-    """Seconds after which a claim ends even if its worker seems alive [staleRunningThresholdMs]."""
+    """Seconds after which a claim ends even if its worker seems alive [staleRunningThresholdMs]; during a call, at
+    least the provider's `TIMEOUT_S` and a minute."""
     recovery_age_s: float = Field(default=300, gt=0)
     """Batches older than this many seconds go into the recovery lane [laneRecoveryAgeMs]."""
     realtime_weight: int = Field(default=3, ge=1, le=100)

@@ -4,7 +4,7 @@ Every transaction on a batch locks its row first, so that exactly one of them co
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -14,8 +14,9 @@ from sqlalchemy import ColumnElement, Table, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import events
+from pipeline.engine import work as units
 from pipeline.engine.states import Machine
-from pipeline.engine.work import Work
+from pipeline.engine.work import Unit, Work
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.rules.batches import run_ms, total_attempts
 from pipeline.flows.screenshots.scopes import FLOW
@@ -26,6 +27,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_NOTES = 50
+LEASE_MARGIN_S = 60
 ENDED = (WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT)
 
 
@@ -35,11 +37,19 @@ def lock(session: Session, batch_id: int) -> Any | None:
 
 
 def lease_s(settings: Settings) -> float:
-    """Return the lease of a claim in seconds: longer than any call, and than recognising a shard's text on this
-    machine."""
-    own = settings.screenshots
-    calls_s = [profile.timeout_s + 60 for profile in settings.providers.values()]
-    return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
+    """Return the lease of a claim in seconds. `outlast` extends it for a longer call."""
+    return settings.screenshots.stale_running_s
+
+
+def outlast(context: Context, work: Work, claimed: Iterable[Unit], provider: str = "") -> None:
+    """Let claims last as long as their next call of `provider` may take, or without one, as long as reading a shard's
+    text on this machine: the sweep must not give back a running call."""
+    settings = context.settings
+    profile = settings.providers.get(provider)
+    reading_s = settings.screenshots.shard_size * settings.documents.page_timeout_s
+    limit_s = LEASE_MARGIN_S + (profile.timeout_s if profile else reading_s)
+    if limit_s > lease_s(settings):
+        context.db.run(lambda tx: [units.renew(tx, work, unit, limit_s) for unit in claimed])
 
 
 def kind(

@@ -195,6 +195,7 @@ def _vectors(context: Context, tracer: Tracer, wanted: Portion) -> list[list[flo
     maker, texts = embeddings(context.settings), wanted.texts
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
+    batch.outlast(context, WORK, wanted.rows, maker.name)
     subject = Subject(FLOW, "", SCOPE, wanted.rows[0].claim_id, wanted.of)
     new = tracer.call(
         subject, "embeddings", "embed_nodes", maker.name, maker.model, texts, lambda: maker.embed(texts)

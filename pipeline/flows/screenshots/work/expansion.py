@@ -277,6 +277,7 @@ class ExpandMessage(Message):
         if earlier is not None:
             prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
         subject = Subject(FLOW, str(unit.id), "expand", unit.claim_id)
+        batch.outlast(self._context, WORK, [unit], text.name)
         # Not the prompt itself: it contains the time, on which the answer does not depend.
         request = [prompts.EXPAND_SYSTEM, unit.row.index_json, earlier or ""]
         answer = self._tracer.call(

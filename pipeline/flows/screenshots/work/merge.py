@@ -322,6 +322,7 @@ class MergeMessage(Message):
         text = registry.text(settings, *provider_and_model(self._context, self._queue, "text"))
         prompt = prompts.merge_prompt(target, node)
         subject = Subject(FLOW, str(unit.row.batch_id or ""), trace_unit(unit.id), unit.claim_id)
+        batch.outlast(self._context, WORK, [unit], text.name)
         answer = self._tracer.call(
             subject,
             "text",

@@ -197,6 +197,7 @@ class ShardMessage(Message):
         lines: dict[int, list[SeenLine]] = {}
         pictures: dict[int, bytes] = {}
         if self._queue == CPU:
+            batch.outlast(self._context, WORK, [unit])
             lines = dict(self._load(unit, self._recognise))
             for screen, seen_lines in lines.items():
                 renditions.keep(self._context.settings, unit.shots[screen].file, seen_lines)
@@ -252,6 +253,7 @@ class ShardMessage(Message):
                 prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
             )
         subject = Subject(FLOW, str(unit.batch_id), str(unit.id), unit.claim_id)
+        batch.outlast(self._context, WORK, [unit], vision.name)
         request = [prompts.VISION_SYSTEM, prompt, *(sha256(picture).hexdigest() for picture in pictures)]
         answer = self._tracer.call(
             subject,

@@ -19,7 +19,7 @@ from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import row_of, rows_of
+from tests.integration.screenshots.conftest import ME, row_of, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, index_reply, prompt_of
@@ -303,3 +303,28 @@ def test_frames_wait_while_their_folder_is_missing(
     away.rename(folder)
     driver.skip_waits()
     assert driver.analyse_all(batch).status is WorkStatus.PENDING
+
+
+def test_a_claim_ends_when_the_settings_say_but_not_during_its_call(
+    context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
+) -> None:
+    context.settings.screenshots.stale_running_s = 20
+    batch, _ = new_batch()
+    analysis.claim(context, batch)
+    leases: list[float] = []
+
+    def note_lease(prompt: dict[str, Any]) -> object:
+        leases.append(lease_left_s(context))
+        return index_reply(prompt)
+
+    models.index = note_lease
+    assert driver.analyse(batch).done
+    assert shard.claim(context, batch, ME) is not None
+    leases.append(lease_left_s(context))
+    call_s = context.settings.providers["ai"].timeout_s
+    assert leases == [pytest.approx(call_s + 60, abs=10), pytest.approx(20, abs=10)]
+
+
+def lease_left_s(context: Context) -> float:
+    (row,) = (row for row in shard_rows(context) if row.lease_until)
+    return (row.lease_until - context.db.now()).total_seconds()
