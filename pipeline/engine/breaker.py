@@ -1,20 +1,20 @@
-"""The breaker of a provider's capability: pybreaker keeps its state and failures in Redis, the gates keep its time.
+"""The breaker of a provider's capability: pybreaker counts failures and decides, Redis keeps, the gates refuse calls.
 
-Calls are not made through pybreaker, which would hold a lock for their length, and lets every process through when
-half-open. pybreaker learns their outcomes afterwards; the one probe of a half-open breaker is a lease in the gate.
+pybreaker learns the outcome of a call afterwards: during the call it would hold a lock. The one probe of a half-open
+breaker is a lease in the gate, because pybreaker would let one call of every process through.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pybreaker
 from redis import Redis
 
 from pipeline.engine.errors import ErrorKind, Health, UnitError
-from pipeline.engine.gate import breaker_key, provider_scope
+from pipeline.engine.gate import Scope, breaker_key, provider_scope
 from pipeline.engine.leases import script
 from pipeline.engine.wire import VIEW
 
@@ -23,8 +23,6 @@ RATE_LIMIT_S = 120.0
 STUBBORN = 4
 """After this many openings in a row (some minutes), a failed call checks whether its unit is at fault."""
 MAX_REASON = 300
-_NEVER_S = 10**9
-"""A time-out that pybreaker never reaches: the gates decide when a breaker is half-open."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +59,14 @@ class Breaker:
         self._redis = redis
         self._policy = policy
         self._key = breaker_key(name)
-        self._provider = provider_scope(redis, name.partition(":")[0])
-        namespace = f"penstock:{{gates}}:{name}"
-        # pybreaker builds the same names.
-        self._state_key, self._failures_key = f"{namespace}:pybreaker:state", f"{namespace}:pybreaker:fail_counter"
-        self._worked_key = f"{namespace}:worked"
-        self._storage = pybreaker.CircuitRedisStorage(
-            pybreaker.STATE_CLOSED, cast("Any", _Bytes(redis)), namespace=namespace
-        )
+        self._worked_key = f"penstock:{{gates}}:{name}:worked"
+        self._storage = _Storage(redis, name)
         self._breaker = pybreaker.CircuitBreaker(
-            fail_max=policy.fail_max, reset_timeout=_NEVER_S, state_storage=self._storage, name=name
+            fail_max=policy.fail_max,
+            reset_timeout=0,  # the storage knows the end of the pause
+            state_storage=self._storage,
+            listeners=[_Wake(provider_scope(redis, name.partition(":")[0]))],
+            name=name,
         )
 
     def succeeded(self, closing: Callable[[], None] = lambda: None) -> bool:
@@ -81,7 +77,7 @@ class Breaker:
         """
         # Most calls succeed: one script reads the state and the failures.
         act = self._redis.register_script(script("breaker_worked"))
-        keys = [self._state_key, self._failures_key, self._worked_key, self._key]
+        keys = [self._storage.state_key, self._storage.failures_key, self._worked_key, self._key]
         state, failures = cast("list[str | None]", act(keys=keys))
         if state in (None, pybreaker.STATE_CLOSED):
             if failures not in (None, "0"):
@@ -158,16 +154,13 @@ class Breaker:
         return Health(took_s, worked_s_ago, stubborn and answers())
 
     def _record(self, error: UnitError | None) -> None:
-        """Give pybreaker the outcome of a finished call, by a function with that outcome: it has no other interface.
+        """Tell pybreaker the outcome of a finished call.
 
         Raises `error`, or `CircuitBreakerError` if the breaker is open or that opened it.
         """
-
-        def outcome() -> None:
+        with self._breaker.calling():
             if error is not None:
                 raise error
-
-        self._breaker.call(outcome)
 
     def open(self, seconds: float, reason: str) -> float:
         """Open the breaker, so that its gates admit nothing, for `seconds` (0: a cool-down that doubles with each
@@ -192,43 +185,89 @@ class Breaker:
 
         `keeps_streak`: the next opening counts as one more in a row unless a call succeeds first.
         """
-        was_open = bool(self._redis.hdel(self._key, "until", "reason", "probe", "probe_until"))
+        was_paused = bool(self._redis.hdel(self._key, "until", "reason", "probe", "probe_until"))
         if not keeps_streak:
             self._redis.delete(self._key)
-        if self._storage.state != pybreaker.STATE_CLOSED:
-            self._breaker.close()
-            was_open = True
-        if was_open:
-            self._provider.wake()
-        return was_open
+        if not was_paused and self._storage.state == pybreaker.STATE_CLOSED:
+            return False
+        self._breaker.close()
+        return True
 
     def half_open_if_due(self) -> bool:
         """Record for the watchdog that a breaker whose pause is over is half-open. True if this call did so."""
         if self._storage.state == pybreaker.STATE_OPEN and self.inspect().left_s <= 0:
-            self._storage.state = pybreaker.STATE_HALF_OPEN
+            self._breaker.half_open()
             return True
         return False
 
     def inspect(self) -> BreakerState:
         """The breaker's state. Half-open as soon as its pause is over, also before the watchdog notes that."""
-        until, reason = cast("list[str | None]", self._redis.hmget(self._key, "until", "reason"))
-        left_s = 0.0
-        if until is not None:
-            seconds, micros = self._redis.time()
-            left_s = max(0.0, float(until) / 1000 - seconds - micros / 1e6)
-        state = "closed" if until is None else "open" if left_s > 0 else "half-open"
-        return BreakerState(self.name, state, reason or "", left_s, self._storage.counter)
+        left_s = self._storage.left_s
+        state = "closed" if left_s is None else "open" if left_s > 0 else "half-open"
+        reason = cast("str | None", self._redis.hget(self._key, "reason"))
+        return BreakerState(self.name, state, reason or "", left_s or 0.0, self._storage.counter)
 
 
-class _Bytes:
-    """A client whose `get` returns bytes: pybreaker's storage decodes them, and our client would too."""
+class _Storage(pybreaker.CircuitBreakerStorage):
+    """State and failures in a row of one breaker, in Redis, for the whole fleet."""
 
-    def __init__(self, redis: "Redis") -> None:
+    def __init__(self, redis: "Redis", name: str) -> None:
+        super().__init__(name)
         self._redis = redis
+        self._key = breaker_key(name)
+        # The keys of pybreaker's own storage, which earlier versions used.
+        self.state_key, self.failures_key = (
+            f"penstock:{{gates}}:{name}:pybreaker:{field}" for field in ("state", "fail_counter")
+        )
 
-    def get(self, key: str) -> bytes | None:
-        value = self._redis.get(key)
-        return None if value is None else str(value).encode()
+    @property
+    def state(self) -> str:
+        return str(self._redis.get(self.state_key) or pybreaker.STATE_CLOSED)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._redis, name)
+    @state.setter
+    def state(self, state: str) -> None:
+        self._redis.set(self.state_key, state)
+
+    @property
+    def counter(self) -> int:
+        return int(str(self._redis.get(self.failures_key) or 0))
+
+    def increment_counter(self) -> None:
+        self._redis.incr(self.failures_key)
+
+    def reset_counter(self) -> None:
+        self._redis.set(self.failures_key, 0)
+
+    @property
+    def success_counter(self) -> int:
+        """One success closes a half-open breaker: no need to count."""
+        return 1
+
+    @property
+    def opened_at(self) -> datetime:
+        """The end of the pause, so that pybreaker adds no time-out; by this host's clock, as pybreaker compares it."""
+        return datetime.now(UTC) + timedelta(seconds=self.left_s or 0.0)
+
+    @opened_at.setter
+    def opened_at(self, _: datetime) -> None:
+        """`breaker_open.lua` has set the end of the pause."""
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the end of the pause; None without one."""
+        until = cast("str | None", self._redis.hget(self._key, "until"))
+        if until is None:
+            return None
+        seconds, micros = self._redis.time()
+        return max(0.0, float(until) / 1000 - seconds - micros / 1e6)
+
+
+class _Wake(pybreaker.CircuitBreakerListener):
+    """Wakes the workers that wait for a provider when its breaker closes."""
+
+    def __init__(self, provider: Scope) -> None:
+        self._provider = provider
+
+    def state_change(self, cb: pybreaker.CircuitBreaker, old_state: Any, new_state: Any) -> None:  # noqa: ARG002
+        if new_state.name == pybreaker.STATE_CLOSED:
+            self._provider.wake()
