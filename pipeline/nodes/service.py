@@ -347,11 +347,4 @@ def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
 def tend(context: Context, patience_s: float = PATIENCE_S) -> UpkeepCounts:
     """Run the upkeep once: move dead letters, forget stale nodes, free orphaned slots, end overdue jobs. Returns
     counts, all 0 if another process has the lease for it."""
-
-    async def run(store: Store) -> UpkeepCounts:
-        counts = await upkeep.tend(store)
-        if counts.dlq_moved:
-            await store.do("INCRBY", store.keys.dlq_moved, counts.dlq_moved)
-        return counts
-
-    return _call(context, run, patience_s)
+    return _call(context, upkeep.tend, patience_s)

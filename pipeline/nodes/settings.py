@@ -83,9 +83,9 @@ class GatewaySettings(BaseModel):
     dlq_min_idle_ms: int = Field(default=30_000, ge=1)
     """How long such a message must be idle before it becomes a dead letter."""
     dlq_scan_interval_ms: int = Field(default=10_000, ge=100)
-    """How often beat looks for such messages, stale nodes, and orphaned jobs and slots."""
+    """How often beat and one instance look for such messages, stale nodes, and orphaned jobs and slots."""
     dlq_scan_count: int = Field(default=100, ge=1)
-    """Messages of an inbox that beat reads each time."""
+    """Messages of an inbox to read each time."""
     node_snapshot: NodeSnapshotSettings = Field(default_factory=NodeSnapshotSettings)
 
     host: str = "127.0.0.1"

@@ -23,6 +23,7 @@ from pipeline.nodes.gateway.metrics import dispatch_histogram
 from pipeline.nodes.gateway.view import View
 from pipeline.nodes.protocol import CloseCode
 from pipeline.nodes.settings import GatewaySettings
+from pipeline.nodes.state import upkeep
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances
 from pipeline.nodes.state.jobs import Jobs
@@ -119,6 +120,7 @@ class Instance:
         repeat(settings.node_snapshot.refresh_interval_ms / 1000, self.view.refresh)
         repeat(_CHECK_S, self.dispatch.check)
         repeat(_TOKENS_S, self._check_tokens)
+        repeat(settings.dlq_scan_interval_ms / 1000, self._tend)
         repeat(settings.dlq_min_idle_ms / 2000, self.mail.reclaim)
         repeat(settings.owner_ttl_seconds / 3, self.mail.drain_the_dead)
         repeat(0, self.mail.read)
@@ -167,6 +169,12 @@ class Instance:
         await self.sessions.renew()
         await self.intake.answer_lost()
         await self.attempts.renew()
+
+    async def _tend(self) -> None:
+        """Run the upkeep if this is the first of the living instances, because beat may not run."""
+        alive = [instance.instance_id for instance in await self.instances.all() if instance.alive]
+        if self.instance_id == min(alive, default=self.instance_id):
+            await upkeep.tend(self.store)
 
     async def _check_tokens(self) -> None:
         """Close the connections of revoked and expired tokens, in case the notification was lost."""

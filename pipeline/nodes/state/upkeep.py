@@ -1,4 +1,5 @@
-"""Upkeep: beat finishes the work that dead instances left, under a lease. Each step is harmless to repeat."""
+"""Upkeep: beat and the first living instance finish the work that dead instances left, under a lease. Each step is
+harmless to repeat."""
 
 from dataclasses import dataclass
 from uuid import uuid4
@@ -44,7 +45,10 @@ async def tend(store: Store) -> UpkeepCounts:
     if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
         return UpkeepCounts()
     try:
-        return await _Upkeep(store).tend()
+        counts = await _Upkeep(store).tend()
+        if counts.dlq_moved:
+            await store.do("INCRBY", store.keys.dlq_moved, counts.dlq_moved)
+        return counts
     finally:
         await store.run("delete_own", [store.keys.upkeep], [holder])
 

@@ -20,7 +20,7 @@ from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TE
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import FILLER, TURN, URGENT, Action
 from pipeline.flows.screenshots.scopes import Scope, batch_ids, buffer_of, scope_of
-from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.process import new_context
 from pipeline.providers import gates, queue_control

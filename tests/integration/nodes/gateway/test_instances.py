@@ -7,6 +7,9 @@ from uuid import uuid4
 
 import pytest
 
+from pipeline.nodes.state.dlq import dlq_size
+from pipeline.nodes.state.inbox import Inbox
+from pipeline.nodes.state.snapshots import NodeState, Snapshots
 from tests.integration.nodes.gateway.conftest import ConnectNode, ConnectSession, Start
 from tests.support.gateway import GatewayThread, RawSession
 from tests.support.waiting import wait_until
@@ -186,3 +189,25 @@ def test_an_instance_that_receives_the_request_adopts_a_job_of_a_dead_home(
     assert asker.until("job_accepted")["state"] == "CREATED"
     connect_node(a).answer_next("adopted")
     assert asker.result()["result"] == {"text": "adopted"}
+
+
+def test_dead_letters_and_stale_nodes_are_tended_without_beat(start: Start) -> None:
+    tended = {"dlq_scan_interval_ms": 100, "dlq_min_idle_ms": 50, "dlq_max_deliveries": 1}
+    gateways = start("a", **tended, node_snapshot={"remove_stale_after_seconds": 1}), start("b", **tended)
+    store = gateways[1].instance.store
+
+    async def leave_behind() -> None:
+        inbox = Inbox(store, "dead")
+        await store.do("ZADD", store.keys.schedulers, "NX", 0, "dead")
+        await inbox.open()
+        await inbox.send("dead", "assign", {})
+        await inbox.read()
+        await inbox.reclaim(0)
+        snapshots = Snapshots(store)
+        await snapshots.put([NodeState("gone", "gone", "t", "dead", slots=1, used=0, offers=(), last_seen_ms=1)])
+        await snapshots.remove("gone")
+
+    gateways[1].do(leave_behind())
+    wait_until(lambda: gateways[1].do(dlq_size(store)) == 1, 60, "the dead letter is moved")
+    wait_until(lambda: not gateways[1].do(store.do("ZCARD", store.keys.nodes_last_seen)), 60, "the node is forgotten")
+    assert gateways[1].do(store.do("GET", store.keys.dlq_moved)) == b"1"
