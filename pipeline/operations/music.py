@@ -8,11 +8,13 @@ from typing import TypedDict, Unpack
 
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
+from pipeline.flows.music import batches as commands
 from pipeline.flows.music import estimate as estimates
 from pipeline.flows.music import queries, service
 from pipeline.flows.music import search as searching
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.library.sync import OnPage, sync_libraries
+from pipeline.flows.music.live_settings import batch_size
 from pipeline.flows.music.service import StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode
 from pipeline.flows.music.views import BatchView, Estimate, RunView
@@ -156,6 +158,17 @@ def batches(
     return views if caller.is_admin else [replace(batch, reply=None) for batch in views]
 
 
+@operation(Scope.WRITE, spends=True)
+def retry_batch(caller: Caller, batch_id: int) -> BatchView:
+    """Let a failed batch do its step again, in the active run or in a new one. Raises `UserError` for an unknown batch,
+    or one that has not failed."""
+    context = caller.context
+    options = StartOptions(skip_sync=True, failed=True, limit=batch_size(context))
+    return commands.retry(context, batch_id, estimates.parts(context, options))
+
+
+promote_batch = acts(commands.promote, Scope.WRITE)
+remove_batch = acts(commands.remove, Scope.WRITE)
 search = acts(searching.for_words, Scope.READ, spends=True, places=SEARCHES)
 searchable, similar = reads(searching.count_searchable), reads(searching.like_song)
 

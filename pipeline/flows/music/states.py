@@ -51,6 +51,7 @@ class BatchEvent(StrEnum):
     GIVE_BACK = "give_back"
     DONE = "done"
     FAIL = "fail"
+    RETRY = "retry"
     CANCEL = "cancel"
 
 
@@ -135,6 +136,7 @@ BATCH = Machine(
         (_B.QUEUED, _C.GIVE_BACK): _B.PENDING,
         (_B.PROCESSING, _C.DONE): _B.COMPLETED,
         (_B.PROCESSING, _C.FAIL): _B.FAILED,
+        (_B.FAILED, _C.RETRY): _B.PENDING,
         **{(state, _C.CANCEL): _B.CANCELLED for state in (_B.PENDING, _B.QUEUED, _B.PROCESSING)},
     },
 )

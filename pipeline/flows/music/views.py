@@ -72,7 +72,7 @@ class SongView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch of songs. FAILED: Penstock gave it up; start a run with `failed` to retry its songs."""
+    """A batch of songs. FAILED: Penstock gave it up; retry it, or start a run with `failed`."""
 
     __pydantic_config__ = VIEW
     id: int

@@ -5,7 +5,7 @@ Rule: docs/sources/screenshots.md#history.
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pipeline.flows.screenshots.graph.models import ENTITIES, MENTIONS, NODES, THREADS
@@ -14,9 +14,8 @@ from pipeline.settings import ScreenshotSettings
 
 SEGMENTS_READ = 10
 """Most open segments in a history: a prompt cannot hold all segments of a busy quarter of an hour."""
-_ENTITY_SPELLINGS = 3
-"""Names to read for each wanted entity: some differ only in case."""
-_ENTITIES_OF = timedelta(days=1)
+_MENTIONS_READ = 1000
+"""Latest mentions to read for the names of entities."""
 
 
 def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
@@ -28,7 +27,7 @@ def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> Histor
     return history_pack(
         _threads(session, at, settings),
         _segments(session, at, settings),
-        _entities(session, at, settings),
+        _entities(session, at),
         since_ms=_ms(at) - int(settings.history_minutes * 60_000),
         max_threads=settings.history_threads,
         max_entities=settings.history_entities,
@@ -62,17 +61,15 @@ def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> l
     ]
 
 
-def _entities(session: Session, at: datetime, settings: ScreenshotSettings) -> list[str]:
-    """Return names of entities, the most recently mentioned first."""
-    last = func.max(NODES.c.event_time)
+def _entities(session: Session, at: datetime) -> list[str]:
+    """Return names of entities, with repeats, the most recently mentioned first."""
     late = (
         select(ENTITIES.c.name)
         .join(MENTIONS, MENTIONS.c.entity_id == ENTITIES.c.id)
         .join(NODES, NODES.c.id == MENTIONS.c.node_id)
-        .where(NODES.c.event_time.between(at - _ENTITIES_OF, at))
-        .group_by(ENTITIES.c.id, ENTITIES.c.name)
-        .order_by(last.desc(), ENTITIES.c.id)
-        .limit(settings.history_entities * _ENTITY_SPELLINGS)
+        .where(NODES.c.event_time <= at)
+        .order_by(NODES.c.event_time.desc(), NODES.c.id.desc(), ENTITIES.c.id)
+        .limit(_MENTIONS_READ)
     )
     return list(session.execute(late).scalars())
 

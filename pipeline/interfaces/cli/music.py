@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -343,6 +344,38 @@ def show(
         _list_batches(music.batches(status=_one_of(BatchStatus, status), limit=limit), as_json=as_json)
     else:
         _list_songs(music.songs(status=_one_of(SongStatus, status), limit=limit), as_json=as_json)
+
+
+class BatchAct(StrEnum):
+    """An act on one batch."""
+
+    RETRY = "retry"
+    PROMOTE = "promote"
+    REMOVE = "remove"
+
+
+@app.command()
+def batch(
+    act: Annotated[
+        BatchAct,
+        typer.Argument(
+            help="retry: let a failed batch do its step again; promote: end its wait before the next attempt; "
+            "remove: delete it, its waiting songs are pending again."
+        ),
+    ],
+    batch_id: Annotated[int, typer.Argument(metavar="BATCH", help="Its number, as in `show --batches`.")],
+    as_json: Json = False,
+) -> None:
+    """Retry, promote or remove one batch."""
+    from pipeline.operations import music
+
+    ready()
+    if act is BatchAct.REMOVE:
+        music.remove_batch(batch_id)
+        out.print(f"Batch {batch_id} is removed.")
+        return
+    changed = music.retry_batch(batch_id) if act is BatchAct.RETRY else music.promote_batch(batch_id)
+    _list_batches([changed], as_json=as_json)
 
 
 def _one_of(kind: Any, name: str) -> Any:

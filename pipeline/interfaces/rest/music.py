@@ -184,6 +184,26 @@ def list_batches(
     return pages.views(rows, limit, lambda batch: (batch.id,))
 
 
+@router.post(
+    "/batches/{batch_id}/retry", status_code=202, dependencies=[*writer, *spender], responses=documented(404, 409)
+)
+def retry_batch(caller: ByCaller, batch_id: RowId) -> BatchView:
+    """Let a failed batch do its step again, with its paid results: in the active run, or in a new one."""
+    return music.retry_batch.by(caller, batch_id)
+
+
+@router.post("/batches/{batch_id}/promote", dependencies=writer, responses=documented(404, 409))
+def promote_batch(caller: ByCaller, batch_id: RowId) -> BatchView:
+    """End the wait of a batch before its next attempt."""
+    return music.promote_batch.by(caller, batch_id)
+
+
+@router.delete("/batches/{batch_id}", status_code=204, dependencies=writer, responses=documented(404, 409))
+def remove_batch(caller: ByCaller, batch_id: RowId) -> None:
+    """Delete a batch that no worker processes. Songs that waited in it are pending again."""
+    music.remove_batch.by(caller, batch_id)
+
+
 def _options(body: MusicStart | None) -> StartOptions:
     return StartOptions(**(body or MusicStart()).model_dump())
 

@@ -9,9 +9,10 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from pipeline.engine.errors import UserError
+from pipeline.flows.music.states import PipelineState
 from pipeline.interfaces.cli.main import app
 from pipeline.storage.context import Context
-from tests.support.music import add_songs, services
+from tests.support.music import add_run, add_songs, batch_rows, services
 from tests.support.subsonic_server import SubsonicServer
 
 
@@ -136,3 +137,13 @@ class TestWithoutProvider:
         assert "says what it takes" in results.output, "`start` would be refused"
         assert "  Rain Dogs" in results.stdout
         assert "- Rain Dogs" not in results.stdout + penstock("show").stdout
+
+
+def test_one_batch_is_promoted_and_removed(context: Context) -> None:
+    add_run(context, PipelineState.PAUSED, songs=1)
+    (row,) = batch_rows(context)
+    with pytest.raises(UserError, match="is PENDING"):
+        app(["music", "batch", "retry", str(row.id)], standalone_mode=False)
+    assert '"status": "PENDING"' in penstock("batch", "promote", str(row.id), "--json").stdout
+    assert "is removed" in penstock("batch", "remove", str(row.id)).output
+    assert "No batches." in penstock("show", "--batches").output

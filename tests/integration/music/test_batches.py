@@ -10,8 +10,9 @@ from pipeline.engine import deliveries
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
+from pipeline.flows.music import batches as commands
 from pipeline.flows.music import plan, queries, recovery, search
-from pipeline.flows.music.states import Mode, Step
+from pipeline.flows.music.states import BatchStatus, Mode, Step
 from pipeline.flows.music.work.batch import claim, policy
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates, queue_control, spend
@@ -262,3 +263,54 @@ def test_search_for_a_mood_pays_nothing_without_vectors_to_find(driver: Driver, 
     result = search.for_words(driver.context, "calm night")
     assert (result.matches, result.searched) == ([], 0)
     assert provider.records == []
+
+
+def test_a_failed_batch_is_retried_alone_with_its_paid_results(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 20)
+    provider.script.rule = lambda record: Fault(status=400) if record.path == EMBED else None
+    driver.run(driver.start())
+    provider.script.rule = None
+    failed, other = batch_rows(driver.context)
+    assert (failed.status, other.status) == ("FAILED", "FAILED")
+    retried = commands.retry(driver.context, failed.id)
+    assert (retried.status, retried.step, retried.attempts) == ("PENDING", Step.EMBED, 0)
+    with pytest.raises(UserError, match="is PENDING"):
+        commands.retry(driver.context, failed.id)
+    commands.retry(driver.context, other.id)
+    assert [row.run_id for row in batch_rows(driver.context)] == [retried.run_id] * 2, "it joins the active run"
+    driver.run(retried.run_id)
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert calls(provider, CHAT) == 2, "metadata is not paid twice"
+    assert queries.run(driver.context, retried.run_id).outcome == "completed"
+    assert [batch.id for batch in queries.batches(driver.context, status=BatchStatus.COMPLETED)] == [
+        other.id,
+        failed.id,
+    ]
+
+
+def test_a_waiting_batch_is_promoted_or_removed_and_one_under_way_is_not(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 20)
+    provider.push(Fault(status=503))
+    run_id = driver.start()
+    driver.run(run_id, launches=2)
+    waiting, second = batch_rows(driver.context)
+    assert waiting.next_run_at is not None
+    assert commands.promote(driver.context, waiting.id).next_run_at is None
+    (batch,) = plan.plan(driver.context, run_id).batches
+    assert claim(driver.context, batch.id, (Step.METADATA,), Owner("w", "r:0"))
+    for act in (commands.remove, commands.promote, commands.retry):
+        with pytest.raises(UserError, match="is PROCESSING"):
+            act(driver.context, batch.id)
+    driver.lose_worker("w")
+    rest = ({waiting.id, second.id} - {batch.id}).pop()
+    commands.remove(driver.context, rest)
+    driver.run(run_id)
+    assert [row.id for row in batch_rows(driver.context)] == [batch.id]
+    assert sorted(states(driver.context).values()) == ["COMPLETED"] * 10 + ["PENDING"] * 10
+    assert queries.run(driver.context, run_id).outcome == "completed"
+    commands.remove(driver.context, batch.id)
+    assert batch_rows(driver.context) == []
+    with pytest.raises(UserError, match="there is no batch"):
+        commands.remove(driver.context, batch.id)

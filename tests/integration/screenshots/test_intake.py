@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import HistoryPack
+from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
 from tasks import screenshots
-from tests.integration.screenshots.conftest import BEGIN, Hand, draft, rows_of
+from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, draft, rows_of
 from tests.support.screens import batch_ready
 
 
@@ -77,9 +79,13 @@ def test_a_new_batch_has_every_column_set(context: Context, hand: Hand) -> None:
     assert HistoryPack.model_validate_json(row.history_pack) == HistoryPack()
 
 
+def _mentions_ann(node: Draft) -> Draft:
+    return replace(node, content=replace(node.content, entities=(EntityMention(name="Ann"),)))
+
+
 def test_a_batchs_history_has_late_threads_and_open_segments(context: Context, hand: Hand) -> None:
     first, shots = hand.batch(ts=BEGIN)
-    hand.analyse(first, [draft("Writing a report", shots, thread="thread_a", at=BEGIN)])
+    hand.analyse(first, [_mentions_ann(draft("Writing a report", shots, thread="thread_a", at=BEGIN))])
     with context.db.transaction() as session:
         now = datetime.now(UTC)
         others = [
@@ -93,12 +99,13 @@ def test_a_batchs_history_has_late_threads_and_open_segments(context: Context, h
         row = next(row for row in rows_of(context, BATCHES) if row.id == batch)
         return HistoryPack.model_validate_json(row.history_pack)
 
-    soon, later = history_at(14), history_at(16)
+    soon, later, next_week = history_at(14), history_at(16), history_at(7 * 24 * 60)
     assert [segment.title for segment in soon.segments] == ["Writing a report"]
     assert len(soon.threads) == len(later.threads) == 3
     assert soon.threads[0].thread_id == soon.segments[0].thread_id
     assert soon.threads[0].last_active_ms == int(BEGIN.timestamp() * 1000)
     assert later.segments == []
+    assert soon.entities == next_week.entities == ["Ann"], "the latest names, however old"
 
 
 def test_fewer_frames_wait_for_the_timeout_then_beat_makes_one_batch(context: Context, hand: Hand) -> None:

@@ -18,7 +18,7 @@ from pipeline.interfaces.console.page import piece, screen
 from pipeline.interfaces.console.words import count, plural
 from pipeline.interfaces.http import pages
 from pipeline.interfaces.http.dependencies import ByCaller, reader, spender, writer
-from pipeline.interfaces.http.fields import HexId
+from pipeline.interfaces.http.fields import HexId, RowId
 from pipeline.interfaces.http.moments import At
 from pipeline.interfaces.http.pages import Cursor
 from pipeline.operations import music
@@ -194,6 +194,27 @@ def stop(request: Request, caller: ByCaller) -> Response:
     """End the run. Its unfinished songs are pending again."""
     music.stop.by(caller)
     return done(request, "The run is stopped. Paid results are kept; the other songs are pending again.")
+
+
+@router.post("/batches/{batch_id}/retry", dependencies=[*writer, *spender])
+def retry_batch(request: Request, caller: ByCaller, batch_id: RowId) -> Response:
+    """Let a failed batch do its step again."""
+    run = music.retry_batch.by(caller, batch_id).run_id
+    return done(request, f"Batch {batch_id} is tried again.", to=f"/console/music/runs/{run}")
+
+
+@router.post("/batches/{batch_id}/promote", dependencies=writer)
+def promote_batch(request: Request, caller: ByCaller, batch_id: RowId) -> Response:
+    """End the wait of a batch before its next attempt."""
+    music.promote_batch.by(caller, batch_id)
+    return done(request, f"Batch {batch_id} waits no longer.")
+
+
+@router.post("/batches/{batch_id}/remove", dependencies=writer)
+def remove_batch(request: Request, caller: ByCaller, batch_id: RowId) -> Response:
+    """Delete a batch that no worker processes."""
+    music.remove_batch.by(caller, batch_id)
+    return done(request, f"Batch {batch_id} is removed. Songs that waited in it are pending again.")
 
 
 @router.post("/sync", dependencies=writer)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support import songs
-from tests.support.music import Driver, add_run, add_songs, services
+from tests.support.music import Driver, add_run, add_songs, batch_rows, services
 from tests.support.provider_server import ProviderServer
 from tests.support.subsonic_server import SubsonicServer
 
@@ -174,3 +175,31 @@ class TestWithoutALibrary:
         start = page(api, "/start")
         assert "These options cannot start a run" in start
         assert "<code>penstock music sync</code>" in start
+
+
+def test_one_batch_is_retried_promoted_and_removed(api: TestClient, context: Context) -> None:
+    run = add_run(context, PipelineState.PAUSED, songs=3)
+    failed, waiting, removed = (row.id for row in batch_rows(context))
+    context.db.run(
+        lambda tx: (
+            tx.execute(update(SONGS).where(SONGS.c.batch_id == failed).values(status="FAILED", batch_id=None)),
+            tx.execute(update(BATCHES).where(BATCHES.c.id == failed).values(status="FAILED")),
+            tx.execute(
+                update(BATCHES).where(BATCHES.c.id == waiting).values(next_run_at=datetime(2100, 1, 1, tzinfo=UTC))
+            ),
+        )
+    )
+    shown = page(api, f"/runs/{run}")
+    assert f"/music/batches/{failed}/retry" in shown
+    assert f"/music/batches/{waiting}/promote" in shown
+    assert f"/music/batches/{waiting}/retry" not in shown
+    press(api, f"batches/{failed}/retry")
+    press(api, f"batches/{waiting}/promote")
+    press(api, f"batches/{removed}/remove")
+    kept = {row.id: (row.status, row.next_run_at) for row in batch_rows(context)}
+    assert kept == {failed: ("PENDING", None), waiting: ("PENDING", None)}
+    at = "/api/v1/music/batches"
+    assert api.post(f"{at}/{failed}/retry").status_code == 409
+    assert api.post(f"{at}/{waiting}/promote").json()["status"] == "PENDING"
+    assert api.delete(f"{at}/{waiting}").status_code == 204
+    assert api.delete(f"{at}/{waiting}").status_code == 404
