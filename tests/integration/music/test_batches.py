@@ -13,7 +13,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.music import batches as commands
 from pipeline.flows.music import plan, queries, recovery, search
 from pipeline.flows.music.states import BatchStatus, Mode, Step
-from pipeline.flows.music.work.batch import claim, policy
+from pipeline.flows.music.work.batch import claim
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates, queue_control, spend
 from pipeline.settings import ProviderProfile
@@ -84,9 +84,20 @@ def test_failed_embedding_never_repays_metadata(driver: Driver, provider: Provid
     assert set(states(driver.context).values()) == {"COMPLETED"}
 
 
+@pytest.mark.usefixtures("others_succeed")
 def test_transient_errors_wait_five_and_ten_seconds(driver: Driver, provider: ProviderServer) -> None:
-    assert policy(driver.context.settings).backoff_s == (5.0, 10.0)
-    assert policy(driver.context.settings).max_attempts == 3
+    provider.script.always = Fault(status=500)
+    add_songs(driver.context, 1)
+    run_id, waits = driver.start(), []
+    for _ in range(2):
+        driver.run(run_id)
+        (row,) = batch_rows(driver.context)
+        waits.append((row.next_run_at - row.updated_at).total_seconds())
+        driver.skip_waits()
+    assert waits == [pytest.approx(5, rel=0.21), pytest.approx(10, rel=0.21)]
+    driver.run(run_id)
+    (row,) = batch_rows(driver.context)
+    assert (row.status, row.attempts) == ("FAILED", 3)
 
 
 def test_rate_limit_releases_the_batch_without_an_attempt_and_shows_the_breaker(

@@ -27,7 +27,7 @@ from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.flow import send
 from tasks.screenshots import canvas
-from tests.integration.screenshots.conftest import ME, Hand, rows_of
+from tests.integration.screenshots.conftest import ME, Hand, draft, rows_of
 
 HOUR = timedelta(hours=1)
 
@@ -228,6 +228,33 @@ def test_recovering_batches_let_others_pass_only_in_places_that_no_new_batch_nee
     second = turns(context, 4)
     assert set(second) & old, "it has its own turns beside new batches"
     assert {row_of(context, batch).urgency for batch in second} == {URGENT}
+
+
+def test_a_scan_reads_twenty_rows_the_newest_and_the_oldest(context: Context, new: Callable[..., list[int]]) -> None:
+    batches = new(25)
+    change(context, attempts=1)
+    fresh = batches[12]
+    change(context, fresh, attempts=0)
+    assert fresh not in turns(context, 4), "ten newer and ten older ones stand before it"
+    assert fresh in turns(context, 4)
+
+
+def test_four_calls_pass_each_gate_at_once(context: Context) -> None:
+    gates.sync(context)
+    for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT):
+        gate = gates.gate(context, queue)
+        assert [gate.admit(str(number)).granted for number in range(5)] == [True] * 4 + [False]
+
+
+def test_merges_get_the_text_calls_that_two_reserved_ones_and_the_batches_leave(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    gates.sync(context)
+    context.settings.screenshots.text_concurrency = 6
+    for batch in new(4):
+        hand.analyse(batch, [draft(f"Topic {batch}", thread=f"thread_{batch}")])
+    canvas.TASKS.launch(Scope.MERGE_LANES)
+    assert waiting_in(context, SCREENSHOT_TEXT) == [2]
 
 
 def test_messages_of_all_priorities_are_counted(context: Context) -> None:
