@@ -128,6 +128,18 @@ def test_metadata_queues_follow_the_rate_setting_unless_they_have_limits_of_thei
         "2/min",
         "10/min",
     )
+
+    gates.sync(context)
+
+    def starts(name: str) -> int:
+        gate = gates.gate(context, name)
+        for number in range(20):
+            if not gate.stamp(str(number), 1, 0).granted:
+                return number
+            gate.finish(str(number))
+        return 20
+
+    assert (starts("metadata-only"), starts("embedding-only")) == (2, 10)
     change(context, "queue_rate_limit_max", "7")
     change(context, "queue.metadata-only.limits", "3/s")
     assert (limit("metadata-generation"), limit("metadata-only")) == ("7/min", "3/s")
