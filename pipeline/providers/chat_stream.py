@@ -54,13 +54,14 @@ class Stream:
         if not isinstance(event, dict):
             self.broken = True
             return True
-        if event.get("error"):
-            self._facts, self._has_choice, self.ended = {"error": event["error"]}, False, True
-            return True
-        self._facts |= {name: event[name] for name in ("model", "usage") if event.get(name)}
         choices = event.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
-        return self._take(choice) if isinstance(choice, dict) else False
+        choice = choice if isinstance(choice, dict) else {}
+        if error := event.get("error") or choice.get("error"):
+            self._facts, self._has_choice, self.ended = {"error": error}, False, True
+            return True
+        self._facts |= {name: event[name] for name in ("model", "usage") if event.get(name)}
+        return self._take(choice) if choice else False
 
     def _take(self, choice: dict[str, Any]) -> bool:
         self._has_choice = True
@@ -78,6 +79,11 @@ class Stream:
         self.cut = self.pieces > _MAX_PIECES or bool(text and self._watch(text))
         self.ended = self.ended or self.cut
         return self.cut
+
+    @property
+    def only_reasons(self) -> bool:
+        """Whether the model has reasoned so far, and has written nothing."""
+        return self.pieces > 0 and not any(self._content)
 
     @property
     def data(self) -> dict[str, Any]:

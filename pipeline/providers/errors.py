@@ -68,6 +68,31 @@ _WORDS = {
     "no_credit": "has no credit left for this account ({status}): add credit or raise the account's limit",
 }
 
+_REASONING = (
+    'turn reasoning off or down with {env}REQUEST_FIELDS, such as {{"reasoning_effort": "none"}} (or "low"), or for '
+    'vLLM and SGLang {{"chat_template_kwargs": {{"enable_thinking": false}}}}'
+)
+_STATUS_OF = {
+    "api_error": 500,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "deadline_exceeded": 504,
+    "internal": 500,
+    "invalid_argument": 400,
+    "invalid_request_error": 400,
+    "not_found": 404,
+    "not_found_error": 404,
+    "overloaded_error": 529,
+    "permission_denied": 403,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "request_too_large": 413,
+    "resource_exhausted": 429,
+    "timeout_error": 504,
+    "unauthenticated": 401,
+    "unavailable": 503,
+}
+"""The status of an error by its name at Anthropic and Google."""
 _SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_completion_tokens": "MAX_TOKENS"}
 
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|key)[-_][-\w*.…]{6,}|\bAIza[-\w*]{8,}|\bBearer\s+\S+", re.IGNORECASE)
@@ -153,6 +178,25 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Tar
     if setting := _SETTING_OF.get(facts.param):
         detail += f" (see {target.env}{setting})"
     return unit_error(target, message + detail, kind=kind, code=code, retry_after_s=wait_s)
+
+
+def reasoning(target: Target, what: str) -> str:
+    """Return the message about a model that reasons too long, with the way to turn that off. `what`: such as "spent
+    8,192 tokens on reasoning"."""
+    return clean(f"provider '{target.provider}' {what}: {_REASONING.format(env=target.env)}", target.secret)
+
+
+def status_in(error: object) -> int:
+    """Return the status that an error names in a reply with status 200, by number or by name; 500 without one."""
+    if not isinstance(error, dict):
+        return 500
+    for named in (error.get("code"), error.get("status"), error.get("type")):
+        number = int(named) if isinstance(named, str) and named.isdecimal() and len(named) == 3 else named
+        if isinstance(number, int) and 400 <= number <= 599:
+            return number
+        if isinstance(named, str) and (status := _STATUS_OF.get(named.casefold())):
+            return status
+    return 500
 
 
 def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:

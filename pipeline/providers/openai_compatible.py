@@ -3,12 +3,13 @@
 import asyncio
 import base64
 import json
+import re
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import httpx2
 import openai
@@ -20,8 +21,8 @@ from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.tables import storable
 from pipeline.providers import call_loop, presets, token_claim
 from pipeline.providers.chat_stream import Stream, text_of
-from pipeline.providers.errors import Target, from_exception, from_reply, read_error, unit_error
-from pipeline.providers.protocols import MEDIA_TYPES, Answer, Question, Usage, Vectors
+from pipeline.providers.errors import Target, from_exception, from_reply, read_error, reasoning, status_in, unit_error
+from pipeline.providers.protocols import MEDIA_TYPES, Answer, Question, RejectedAnswer, Usage, Vectors
 from pipeline.providers.replies import finite_vectors, model_name
 from pipeline.providers.reply_limit import ReplyLimit
 from pipeline.reading.ocr.rendition import Picture
@@ -35,6 +36,25 @@ MAX_REPLY_BYTES = 32 * 2**20
 _NO_KEY = "none"
 _REFUSALS = frozenset({400, 405, 415, 422, 501})
 """The status codes with which a service may refuse to stream."""
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"})
+_FILTERED = frozenset(
+    {
+        "blocklist",
+        "content_filter",
+        "guardrail_intervened",
+        "image_safety",
+        "language",
+        "prohibited_content",
+        "recitation",
+        "refusal",
+        "safety",
+        "sensitive",
+        "spii",
+    }
+)
+_FAILED = frozenset({"abort", "error", "insufficient_system_resource", "network_error"})
+"""Reasons with which services end an answer, in lower case: at a limit, by a filter, by a failure. Gateways pass on the
+names of Anthropic, Google and others."""
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -125,7 +145,16 @@ class OpenAICompatible:
         messages.append({"role": "user", "content": parts})
         texts = [question.prompt, question.system]
         body = {token_limit_field(self.profile): question.max_tokens, **question.fields}
-        reply = self._stream(messages, body, watch) if self._streams else None
+        reply, stream = None, Stream(watch)
+        try:
+            reply = self._stream(messages, body, stream) if self._streams else None
+        except UnitError as error:
+            if error.code != "timeout" or not stream.only_reasons:
+                raise
+            what = f"reasoned for all {self.profile.timeout_s:g} s of its time, and wrote nothing"
+            paid = token_claim.estimated(texts, picture.pixels, "", stream.pieces, cut=True)
+            answer = Answer("", self.model, replace(paid, note=""), cut=True)
+            raise RejectedAnswer(reasoning(self._target, what), answer, "reasoning") from None
         if reply is None:
             reply = self._call(lambda client: _send(client, self.model, messages, body))
         answer = self._answer_of(reply, token_claim.most_input(texts, 1), question.max_tokens)
@@ -134,6 +163,12 @@ class OpenAICompatible:
             return answer
         usage = token_claim.estimated(texts, picture.pixels, answer.text, reply.pieces, cut=reply.cut)
         return replace(answer, usage=usage, cut=reply.cut)
+
+    def on_reasoning(self, answer: Answer) -> str:
+        """Return the message about an answer that `is_reasoning`."""
+        spent = answer.usage.reasoning_tokens or answer.usage.output_tokens
+        what = f"spent {spent:,} of its {answer.usage.output_tokens:,} tokens on reasoning and stopped at its limit"
+        return reasoning(self._target, what)
 
     def _ask(
         self, prompt: str, system: str, json_schema: dict[str, object] | None, pictures: Sequence[object] = ()
@@ -191,6 +226,7 @@ class OpenAICompatible:
         temperature = presets.temperature(self.profile, self.model)
         if temperature is not None:
             body["temperature"] = temperature
+        body |= self.profile.request_fields
         reply = self._call(lambda client: _send(client, self.model, messages, body))
         return self._answer_of(reply, most_in, self.profile.max_tokens)
 
@@ -202,10 +238,16 @@ class OpenAICompatible:
         message = choice.get("message")
         message = message if isinstance(message, dict) else {}
         reason = str(choice.get("finish_reason") or "")
-        if message.get("refusal") or reason.startswith("content_filter"):
-            why = message.get("refusal") or "its content filter stopped the answer"
-            raise self._error(f"refused to answer: {why}", code="refused")
-        content, truncated = text_of(message.get("content")), reason == "length"
+        reasons = set(re.findall(r"[a-z_]+", reason.casefold()[:200]))
+        if reasons & _FAILED:
+            self._raise_named(choice.get("error") or {"message": f"finish reason: {reason}"}, b"")
+        truncated = bool(reasons & _CUT)
+        if message.get("refusal") or reasons & _FILTERED:
+            why = message.get("refusal") or f"its filter stopped the answer (finish reason: {reason})"
+            error = self._error(f"refused to answer: {why}", code="refused")
+            paid = self._usage_of(reply, most_in, token_claim.most_output("", max_tokens))
+            raise RejectedAnswer(str(error), Answer("", self._model_of(reply), paid, reply.latency_ms), error.code)
+        content = text_of(message.get("content"))
         # A model that sees nothing to write ends without a piece of text, and charges for the call all the same.
         is_empty = bool(reason) and isinstance(reply.data.get("usage"), dict) and not message.get("tool_calls")
         if content is None and not (truncated or is_empty):
@@ -222,11 +264,9 @@ class OpenAICompatible:
         body, took_ms = self._run(exchange)
         return _Reply(self._parse(body), took_ms)
 
-    def _stream(
-        self, messages: list[dict[str, object]], body: dict[str, object], watch: Callable[[str], bool]
-    ) -> _Reply | None:
+    def _stream(self, messages: list[dict[str, object]], body: dict[str, object], stream: Stream) -> _Reply | None:
         """Return a reply that streams in, or the whole reply of a service that ignores the request to stream. None if
-        the service refuses to stream, as this process remembers."""
+        the service refuses to stream, as this process remembers. `stream` has the pieces, even after an error."""
 
         async def exchange() -> bytes | Stream | None:
             async with asyncio.timeout(self.profile.timeout_s):
@@ -237,7 +277,6 @@ class OpenAICompatible:
                     async with streaming.create(**sent, **more) as response:
                         if "event-stream" not in response.headers.get("content-type", ""):
                             return bytes(await response.read())
-                        stream = Stream(watch)
                         async for data in response.iter_bytes():
                             if stream.feed(data):
                                 break  # leaving the block closes the connection
@@ -289,11 +328,13 @@ class OpenAICompatible:
     def _checked(self, data: dict[str, Any], body: bytes) -> dict[str, Any]:
         error = data.get("error")
         if error and not data.get("choices") and not data.get("data"):
-            # Routers report the error of a service behind them with status 200.
-            status = error.get("code") if isinstance(error, dict) else None
-            status = status if isinstance(status, int) and 400 <= status <= 599 else 500
-            raise from_reply(status, {}, body or json.dumps(data).encode(), self._target, datetime.now(UTC))
+            self._raise_named(error, body)
         return data
+
+    def _raise_named(self, error: object, body: bytes) -> NoReturn:
+        """Raise the error that a reply with status 200 names: routers report that of a service behind them so."""
+        body = body or json.dumps({"error": error}).encode()
+        raise from_reply(status_in(error), {}, body, self._target, datetime.now(UTC))
 
     def _connected(self) -> openai.AsyncOpenAI:
         """Return this process's client. Called only in the loop's thread, so it needs no lock."""
@@ -312,7 +353,9 @@ class OpenAICompatible:
         usage = reply.data.get("usage")
         reported = usage.get if isinstance(usage, dict) else lambda _: None
         tokens_in, tokens_out = reported("prompt_tokens"), reported("completion_tokens")
-        return token_claim.plausible(self.name, tokens_in, tokens_out, most_in, most_out)
+        details = reported("completion_tokens_details")
+        reasoned = details.get("reasoning_tokens") if isinstance(details, dict) else None
+        return token_claim.plausible(self.name, tokens_in, tokens_out, most_in, most_out, reasoned)
 
     def _model_of(self, reply: _Reply) -> str:
         return model_name(reply.data.get("model")) or self.model

@@ -23,11 +23,13 @@ MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 class Usage:
     """The tokens that a call was charged for; 0 if the provider reports none.
 
-    `note`: implausible figures that the provider reported, in words; see `token_claim`."""
+    `note`: implausible figures that the provider reported, in words; see `token_claim`. `reasoning_tokens`: those of
+    the output that the model spent on reasoning."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     note: str = ""
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Answer:
     """We broke the answer off."""
     reply: dict[str, Any] | None = None
     """The raw reply of the page and the facts to parse it again (`vision_pages.answer_of`), ready for JSON."""
+
+    @property
+    def is_reasoning(self) -> bool:
+        """Whether the model reasoned until its limit, and wrote no answer or a short one."""
+        return self.truncated and (not self.text.strip() or self.usage.reasoning_tokens * 2 > self.usage.output_tokens)
 
 
 @dataclass(frozen=True)

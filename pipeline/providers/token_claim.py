@@ -42,9 +42,11 @@ def estimated(texts: Iterable[str], pixels: int, answer: str, pieces: int, *, cu
     return Usage(tokens_in, max(pieces, len(answer) // 4), f"the answer {why}: its tokens are estimated")
 
 
-def plausible(provider: str, tokens_in: object, tokens_out: object, most_in: int, most_out: int) -> Usage:
+def plausible(
+    provider: str, tokens_in: object, tokens_out: object, most_in: int, most_out: int, reasoned: object = None
+) -> Usage:
     """Return a service's reported tokens, at most `most_in` and `most_out`, with corrections in `note`. None, or no
-    number of 0 or more: 0."""
+    number of 0 or more: 0. `reasoned`: those of the output that are reasoning."""
     counts, notes = [], []
     for direction, reported, most in (("input", tokens_in, most_in), ("output", tokens_out, most_out)):
         counts.append(_count(reported, min(most, MOST_TOKENS)))
@@ -52,7 +54,7 @@ def plausible(provider: str, tokens_in: object, tokens_out: object, most_in: int
             notes.append(f"the service says {_shown(reported)} {direction} tokens, counted as {counts[-1]:,}")
     if notes:
         log.warning("provider.tokens_not_believed", provider=provider, note="; ".join(notes))
-    return Usage(counts[0], counts[1], "; ".join(notes))
+    return Usage(counts[0], counts[1], "; ".join(notes), _count(reasoned, counts[1]))
 
 
 def _count(reported: object, most: int) -> int:

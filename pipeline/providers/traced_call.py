@@ -82,18 +82,24 @@ class Tracer:
         except GateClosed:
             raise
         except UnitError as error:
-            message = message_of(error)
-            self.trace = trace | {"status": str(error.kind), "error": message} | _took(started)
+            message, paid = message_of(error), getattr(error, "answer", None)
+            tokens = self._tokens(paid) if paid else {}
+            self.trace = trace | {"status": str(error.kind), "error": message} | tokens | _took(started)
             raise
         usage: Usage = result.usage
         shown = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
-        tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
+        tokens = self._tokens(result)
         named = {"model": (result.model or model)[:120], "preview": shown, "error": usage.note or None}
         self.trace = trace | tokens | named | _took(started)
         answer = kept_form(result) if subject.claim_id else None
         self.trace["kept"] = kept_answers.keep(folder, subject, digest, self.trace, answer)
         return result
+
+    def _tokens(self, paid: Answer | Vectors) -> dict[str, Any]:
+        assert self.guarded is not None
+        model, tokens_in, tokens_out = charged(paid)
+        cost = self.guarded.cost_of(model, tokens_in, tokens_out)
+        return {"input_tokens": tokens_in, "output_tokens": tokens_out, "cost": cost}
 
     def trace_of(self, error: Exception) -> dict[str, Any] | None:
         """Return the trace to record with a unit's error; None if the database failed after a good answer.

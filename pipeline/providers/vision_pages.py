@@ -41,7 +41,7 @@ from pipeline.settings import ProviderProfile
 if TYPE_CHECKING:
     from pipeline.providers.openai_compatible import OpenAICompatible
 
-_LARGER = 1.5
+_LARGER, _SMALLER = 1.5, 0.8
 _MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 _TASKS: Mapping[str, Task] = {"table": "table", "equation": "formula", "formula": "formula"}
 """The tasks of regions by our name for their kind; any other region is text, and a picture is not read."""
@@ -111,6 +111,7 @@ class Asking:
             sampling["temperature"] = profile.temperature
         has_limit = "max_tokens" in profile.model_fields_set
         limits = (profile.max_tokens,) * 2 if has_limit else (preset.max_tokens, preset.most_tokens)
+        preset = replace(preset, extra={**preset.extra, **profile.request_fields})
         return cls(preset, prompts, sampling, *limits)
 
     def question(self, task: Task, plan: "Plan | None" = None) -> Question:
@@ -133,21 +134,24 @@ class Plan:
     turn: int = 0
     larger: bool = False
     halves: bool = False
+    filtered: int = 0
+    """How often the provider's filter struck. Each time, the picture shrinks, since a filter may pass another one."""
 
     def after(self, parsed: Parsed, codes: Sequence[str], asking: Asking, page: PageRef) -> "Plan | None":
         """Return how to ask after a reply with these problems; None if nothing more can be tried."""
         can_draw, whole = page.drawing is not None, asking.preset.steps == "page"
         if parsed.rotation and not self.turn and can_draw and whole:
             return replace(self, turn=parsed.rotation)
-        if "truncated" in codes and "repeated" not in codes:
+        if "reasoning" in codes or ("truncated" in codes and "repeated" not in codes):
             if not self.more_tokens and asking.most_tokens > asking.max_tokens:
                 return replace(self, more_tokens=True)
-            return replace(self, halves=True) if can_draw and whole and not self.halves else None
+            may_halve = "reasoning" not in codes  # a model reasons as long about half of a page
+            return replace(self, halves=True) if may_halve and can_draw and whole and not self.halves else None
         if "low_recall" in codes and self.retry:  # the page is a chart, a map or the like: another call says the same
             return None
         if "empty" in codes and not self.larger and can_draw and whole:
             return replace(self, larger=True)
-        return replace(self, retry=self.retry + 1)
+        return replace(self, retry=self.retry + 1, filtered=self.filtered + ("filtered" in codes))
 
 
 @dataclass
@@ -200,7 +204,11 @@ class _VisionReader:
                 made.append(call(key, send))
                 return made[-1]
 
-            facts, parts = self._pass(page, plan, parts, ask)
+            try:
+                facts, parts = self._pass(page, plan, parts, ask)
+            except RejectedAnswer as rejected:  # another request would end like this one
+                yield Pass(rejected.answer, rejected, (Problem("reasoning", str(rejected)),))
+                return
             parsed = _parsed(facts)
             problems = [problem for part in parts for problem in part.problems]
             if parsed.rotation and plan.turn != parsed.rotation:
@@ -218,7 +226,9 @@ class _VisionReader:
 
     def _rejected(self, page: PageRef, plan: Plan, problems: Sequence[Problem], answer: Answer) -> RejectedAnswer:
         name, code = self._service.name, problems[0].code
-        if code == "truncated":
+        if code in {"reasoning", "filtered"}:
+            message = problems[0].detail
+        elif code == "truncated":
             limit = self._asking.most_tokens if plan.more_tokens else self._asking.max_tokens
             message = (
                 f"the answer of provider '{name}' for page {page.number} stops at its limit of {limit} tokens: raise "
@@ -236,9 +246,11 @@ class _VisionReader:
         rendition = replace(self._rendition, turn=plan.turn)
         if plan.larger:
             rendition = replace(rendition.scaled(_LARGER), format="png")
+        elif plan.filtered and self._asking.preset.steps == "page":  # boxes of parts are in pixels of the picture
+            rendition = rendition.scaled(_SMALLER**plan.filtered)
         image = page.image
         if rendition != self._rendition and page.drawing is not None:
-            name = "-".join(str(value) for value in (plan.turn, plan.larger))
+            name = "-".join(str(value) for value in (plan.turn, plan.larger, plan.filtered))
             image = page.drawing.draw(rendition, name)
         shown = replace(page, image=image)
         data, media_type = read_image(shown)
@@ -315,10 +327,19 @@ class _VisionReader:
         question = self._asking.question(part.task, plan)
         facts = json.dumps([asdict(question), plan.retry], sort_keys=True).encode()
         key = hashlib.sha256(hashlib.sha256(picture.data).digest() + facts).hexdigest()
-        answer = call(key, lambda: self._service.show(picture, question, Repetition().feed))
-        part.text, part.size, part.is_read = answer.text, (picture.width, picture.height), True
-        part.reason = "length" if answer.truncated else "stop"
+        part.size, part.is_read = (picture.width, picture.height), True
+        try:
+            answer = call(key, lambda: self._service.show(picture, question, Repetition().feed))
+        except UnitError as error:
+            if error.code != "refused":
+                raise
+            part.text, part.reason, part.problems = "", "content_filter", [Problem("filtered", str(error))]
+            return
+        part.text, part.reason = answer.text, "length" if answer.truncated else "stop"
         parsed = parse(self._asking.preset.form_of(part.task), part.text, part.size)
+        if answer.is_reasoning or (answer.truncated and parsed.only_thoughts):
+            part.problems = [Problem("reasoning", self._service.on_reasoning(answer))]
+            return
         prompt = question.prompt if len(question.prompt) > 200 else ""
         part.problems = check(part.text, parsed, finish_reason=part.reason, expected=replace(expected, prompt=prompt))
 
@@ -399,7 +420,8 @@ def _serious(part: _Part) -> bool:
 def _sum(answers: Sequence[Answer]) -> Usage:
     usages = [answer.usage for answer in answers]
     note = next((usage.note for usage in usages if usage.note), "")
-    return Usage(sum(usage.input_tokens for usage in usages), sum(usage.output_tokens for usage in usages), note)
+    tokens_in, tokens_out = sum(usage.input_tokens for usage in usages), sum(usage.output_tokens for usage in usages)
+    return Usage(tokens_in, tokens_out, note, sum(usage.reasoning_tokens for usage in usages))
 
 
 def read_image(page: PageRef) -> tuple[bytes, str]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Sequence
 from datetime import time
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -60,6 +60,9 @@ class ProviderProfile(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=2)
     """The temperature that each call sends; by default the preset's, and none if that names none. For `nodes`, the
     node's own setting counts."""
+    request_fields: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of each request for a page or a text, such as `{"reasoning_effort": "none"}` or, for vLLM and
+    SGLang, `{"chat_template_kwargs": {"enable_thinking": false}}`, which turn a model's reasoning off."""
     preset: str = ""
     """How to ask the model for a page and to read its reply (docs/how-to/document-models.md). Empty: chosen by the
     model's name, or else `general`."""
@@ -110,6 +113,13 @@ class ProviderProfile(BaseModel):
         """Return the cost of a call by the price list; 0 for a model without a price."""
         price = self.price(model)
         return price.of(input_tokens, output_tokens) if price else 0.0
+
+    @field_validator("request_fields")
+    @classmethod
+    def _fields_leave_the_question_alone(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if taken := value.keys() & {"max_completion_tokens", "max_tokens", "messages", "model", "stream"}:
+            raise ValueError(f"cannot set {', '.join(sorted(taken))}")
+        return value
 
     @field_validator("quota_reset")
     @classmethod

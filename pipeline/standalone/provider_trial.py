@@ -51,8 +51,13 @@ _ADVICE: Mapping[Code, str] = {
     "truncated": "The server's context or MAX_TOKENS is too short for the picture and the answer together.",
     "repeated": "The sampling or the server's version does not suit the model.",
     "thoughts_only": "Switch the model's thoughts off, or start the server with its reasoning parser.",
+    "reasoning": "Or raise MAX_TOKENS and TIMEOUT_S, and pay for the reasoning of each page.",
+    "filtered": "Each page gets two more requests, since filters may strike at random; then this machine converts it. "
+    "Loosen the service's filter, or use another model, if it strikes often.",
     "prompt_echo": "The server's chat template does not suit the model.",
 }
+_OF_THE_SERVICE: frozenset[Code] = frozenset({"reasoning", "filtered"})
+"""Problems for which the answer's text says nothing about the model."""
 _NO_TAGS = (
     "The server drops the model's special tokens, although the request has `skip_special_tokens: false`, or its chat "
     "template does not suit the model."
@@ -108,8 +113,11 @@ def judge(name: str, profile: ProviderProfile | None, preset: Preset | None, tri
     end = f"finish reason: {'length' if answer.truncated else 'stop'}"
     for code, detail in trial.problems or ([Problem("truncated", str(error))] if error else []):
         is_grave = code not in MINOR
-        advice = _on_problem(code, preset) + hint if is_grave else ""
-        found.append(Check("reply", FAIL if is_grave else WARN, f"{detail} ({end})", advice))
+        advice = _on_problem(code, preset) if is_grave else ""
+        if code in _OF_THE_SERVICE:
+            found += [Check("reply", FAIL, detail, advice), *_figures(profile, trial, answer)]
+            return found
+        found.append(Check("reply", FAIL if is_grave else WARN, f"{detail} ({end})", advice + hint if advice else ""))
     if not found or found[-1].name != "reply":
         found.append(Check("reply", OK, f"no problems ({end})"))
     found.append(_form(answer, preset))

@@ -150,9 +150,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _head(self, status: int, headers: dict[str, str], length: int) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in ({"Content-Length": str(length)} | headers).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(length))
         self.end_headers()
 
     def _misbehave(self, reply: "Reply") -> None:

@@ -15,6 +15,8 @@ Code = Literal[
     "repeated",
     "thoughts_only",
     "refusal",
+    "filtered",
+    "reasoning",
     "prompt_echo",
     "structure",
     "empty",

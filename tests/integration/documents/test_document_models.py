@@ -180,6 +180,42 @@ def test_a_page_without_a_good_reply_is_converted_here_and_says_so(context: Cont
     assert "repeats itself" in manifest["pages"][0]["fallback"]
 
 
+def reply(content: str | None, finish_reason: str, reasoning: int = 0) -> Fault:
+    details = {"reasoning_tokens": reasoning}
+    usage = {"prompt_tokens": 1000, "completion_tokens": reasoning, "completion_tokens_details": details}
+    message = {"role": "assistant", "content": content}
+    return Fault(status=200, body={"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage})
+
+
+def test_a_model_that_reasons_until_its_limit_gets_one_larger_request(
+    context: Context, provider: ProviderServer
+) -> None:
+    provider.script.rule = lambda record: reply(None, "length", record.body["max_tokens"])
+    document_id = submitted(context, "general")
+    work(context, document_id)
+    (page,) = pages(context, document_id)
+    assert [record.body["max_tokens"] for record in provider.records] == [8192, 16384]
+    assert (page.status, "The mill" in page.content) == (PageStatus.COMPLETED, True)
+    assert "spent 16,384 of its 16,384 tokens on reasoning" in page.fallback
+    assert all(word in page.fallback for word in ("REQUEST_FIELDS", "reasoning_effort", "chat_template_kwargs"))
+
+
+@pytest.mark.parametrize("strikes", [2, 9])
+def test_a_filter_gets_two_smaller_pictures_before_the_page_is_converted_here(
+    context: Context, provider: ProviderServer, strikes: int
+) -> None:
+    provider.push(*[reply(None, "content_filter: RECITATION")] * strikes)
+    provider.script.picture_answer = lambda _: GOOD
+    document_id = submitted(context, "general")
+    work(context, document_id)
+    (page,) = pages(context, document_id)
+    assert len({record.image_sha256 for record in provider.records}) == len(provider.records) == 3
+    assert (page.status, "The mill" in page.content) == (PageStatus.COMPLETED, True)
+    assert ("RECITATION" in (page.fallback or "")) == (strikes > 2)
+    assert document(context, document_id).cost == pytest.approx(sum(call.cost for call in calls(context)))
+    assert all(call.cost for call in calls(context))
+
+
 def test_a_reply_that_is_cut_off_gets_more_tokens_and_then_half_a_page(
     context: Context, provider: ProviderServer
 ) -> None:

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.providers.openai_compatible import OpenAICompatible, token_limit_field
-from pipeline.providers.protocols import Answer, Question, Usage
+from pipeline.providers.protocols import Answer, Question, RejectedAnswer, Usage
 from pipeline.reading.ocr.rendition import Picture
 from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
@@ -134,6 +134,19 @@ def test_content_in_parts_is_joined(server: ProviderServer, provider: OpenAIComp
     assert provider.complete("Hi").text == "ab"
 
 
+def _ended_by(reason: str, **choice: object) -> Fault:
+    message = {"content": "# Half"}
+    return Fault(status=200, body={"choices": [{"message": message, "finish_reason": reason, **choice}]})
+
+
+@pytest.mark.parametrize("reason", ["MAX_TOKENS", "model_length"])
+def test_an_answer_that_stops_at_a_limit_is_truncated_by_any_name(
+    server: ProviderServer, provider: OpenAICompatible, reason: str
+) -> None:
+    server.push(_ended_by(reason))
+    assert provider.complete("Hi").truncated
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "code"),
     [
@@ -149,6 +162,19 @@ def test_content_in_parts_is_joined(server: ProviderServer, provider: OpenAIComp
         (Fault(status=200, body={"choices": [{"message": "none"}]}), ErrorKind.TRANSIENT, "empty_reply"),
         (Fault(status=200, body={"error": {"code": 429, "message": "busy"}}), ErrorKind.RATE_LIMITED, "rate_limited"),
         (Fault(status=200, body={"error": "odd"}), ErrorKind.TRANSIENT, "server_error"),
+        *[
+            (Fault(status=200, body={"error": {name: value}}), kind, code)
+            for name, value, kind, code in (
+                ("type", "overloaded_error", ErrorKind.TRANSIENT, "overloaded"),
+                ("type", "invalid_request_error", ErrorKind.PERMANENT, "bad_request"),
+                ("status", "RESOURCE_EXHAUSTED", ErrorKind.RATE_LIMITED, "rate_limited"),
+                ("code", "503", ErrorKind.TRANSIENT, "overloaded"),
+            )
+        ],
+        (_ended_by("SAFETY"), ErrorKind.PERMANENT, "refused"),
+        (_ended_by("refusal"), ErrorKind.PERMANENT, "refused"),
+        (_ended_by("error"), ErrorKind.TRANSIENT, "server_error"),
+        (_ended_by("error", error={"code": 429}), ErrorKind.RATE_LIMITED, "rate_limited"),
         (Fault(status=307, headers={"Location": "/v1/elsewhere"}), ErrorKind.UNAVAILABLE, "redirect"),
         (Fault(status=500), ErrorKind.TRANSIENT, "server_error"),
         (Fault(status=503, body="<html>"), ErrorKind.TRANSIENT, "overloaded"),
@@ -431,6 +457,14 @@ def test_a_service_that_refuses_to_stream_is_asked_for_whole_answers_from_then_o
             ['{"choices": [{"delta": {"content": "a"}}]}', '{"error": {"code": 429}}'],
             (ErrorKind.RATE_LIMITED, "rate_limited"),
         ),
+        (
+            ['{"choices": [{"delta": {"content": "a"}}]}', '{"type": "error", "error": {"type": "overloaded_error"}}'],
+            (ErrorKind.TRANSIENT, "overloaded"),
+        ),
+        (
+            ['{"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 503}}]}'],
+            (ErrorKind.TRANSIENT, "overloaded"),
+        ),
         (['{"choices": [{"delta": {"refusal": "No"}, "finish_reason": "stop"}]}'], (ErrorKind.PERMANENT, "refused")),
         (['{"choices": [7, {"delta": 7}]}', "7", "[DONE]"], (ErrorKind.TRANSIENT, "bad_reply")),
     ],
@@ -443,6 +477,15 @@ def test_a_stream_that_breaks_off_or_is_no_stream_is_an_error(
     with pytest.raises(UnitError) as caught:
         ask(provider)
     assert (caught.value.kind, caught.value.code) == word
+
+
+def test_a_model_that_still_reasons_at_the_time_limit_is_told_from_a_slow_one(server: ProviderServer) -> None:
+    event = b'data: {"choices": [{"delta": {"reasoning_content": "Let me see. "}}]}\n\n'
+    server.push(Fault(status=200, body=event, headers={"Content-Type": "text/event-stream", "Content-Length": "9999"}))
+    with pytest.raises(RejectedAnswer) as caught:
+        ask(provider_at(server.base_url, timeout_s=0.5))
+    assert (caught.value.code, caught.value.answer.usage.output_tokens) == ("reasoning", 1)
+    assert "REQUEST_FIELDS" in str(caught.value)
 
 
 def test_a_streamed_answer_ends_within_the_time_and_size_allowed(server: ProviderServer) -> None:

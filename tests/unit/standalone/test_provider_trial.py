@@ -57,6 +57,14 @@ def test_a_grave_problem_fails_with_advice(code: str, preset: str, advice: str) 
     assert ("finish reason: length" in reply.found) == (code == "truncated")
 
 
+def test_a_model_that_reasons_until_its_limit_is_not_said_to_be_blind() -> None:
+    problem = Problem("reasoning", "turn reasoning off")
+    checks = judged(Trial(Answer("", "m", truncated=True), problems=[problem]))
+    assert checks["reply"].found == "turn reasoning off"
+    assert "MAX_TOKENS" in checks["reply"].advice
+    assert not checks.keys() & {"words", "blocks"}
+
+
 def test_a_small_problem_is_a_warning() -> None:
     trial = Trial(Answer(WORDS, "m"), problems=[Problem("unequal_table", "1 tables")])
     assert judged(trial)["reply"].result == "warn"

@@ -334,7 +334,8 @@ class _Tried:
 
         def record(answer: Answer | None, error: UnitError | None = None) -> dict[str, Any]:
             took_ms = int((time.monotonic() - began) * 1000)
-            cost = self._guarded.cost_of(*charged(answer)) if answer and self._guarded else 0.0
+            paid = answer or getattr(error, "answer", None)
+            cost = self._guarded.cost_of(*charged(paid)) if paid and self._guarded else 0.0
             queue = self._guarded.gate.queue if self._guarded else ""
             model = str(self.facts["model"])
             return page.trace(

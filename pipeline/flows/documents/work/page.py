@@ -441,6 +441,7 @@ def trace(
     began_at: datetime,
 ) -> dict[str, Any]:
     """Return the columns of the record of a call for a page."""
+    paid: Answer | None = answer or getattr(error, "answer", None)
     return {
         "call_id": call_id,
         "flow": "documents",
@@ -453,8 +454,8 @@ def trace(
         "status": "ok" if answer else str(error.kind) if error else "",
         "latency_ms": latency_ms,
         "error": (message_of(error) if error else answer.usage.note if answer else "") or None,
-        "input_tokens": answer.usage.input_tokens if answer else 0,
-        "output_tokens": answer.usage.output_tokens if answer else 0,
+        "input_tokens": paid.usage.input_tokens if paid else 0,
+        "output_tokens": paid.usage.output_tokens if paid else 0,
         "cost": cost,
         "queue": queue,
         "created_at": began_at,
