@@ -206,7 +206,9 @@ class Observer:
     def answered(self, request_key: str, message: dict[str, Any]) -> None:
         """Check a node's result at its session."""
         result, job_id = message["result"], message["job_id"]
-        if result["request"] != request_key or (result["node"], result["attempt"]) != (
+        if result.get("lie") == message["node_id"]:  # the attempt became this node's before its lie arrived
+            return
+        if "lie" in result or result["request"] != request_key or (result["node"], result["attempt"]) != (
             message["node_id"],
             message["attempt"],
         ):
