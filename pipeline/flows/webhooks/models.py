@@ -47,7 +47,7 @@ class Endpoint(Base):
 
 
 class Delivery(ClaimColumns, Base):
-    """One event on its way to one endpoint. Only a callback's has a content: it stores no copy of an event."""
+    """One event on its way to one endpoint."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -65,7 +65,7 @@ class Delivery(ClaimColumns, Base):
     seq: Mapped[int | None] = mapped_column(BigInteger)
     """The event's number; None: a test, or a callback's message."""
     content: Mapped[str | None] = mapped_column(Text)
-    """A callback's message, as JSON."""
+    """A callback's message, as JSON; or an event's body, from the first attempt until one succeeds."""
     type: Mapped[str] = mapped_column(String(80))
     status: Mapped[str] = mapped_column(String(20), default=DeliveryStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)

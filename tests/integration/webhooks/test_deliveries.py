@@ -415,6 +415,25 @@ def test_no_text_of_a_deleted_document_is_sent(context: Context, driver: Driver,
     assert b"Ann" not in b"".join(request.body for request in receiver.received)
 
 
+@pytest.mark.both_databases
+def test_a_message_keeps_its_body_when_its_document_is_deleted_between_attempts(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    service.create(context, receiver.url(), types=["document.paused"])
+    receiver.script(Reply(500), Reply(200))
+    document_id = driver.event(filename="Dear Ann")
+    driver.run()
+    documents.remove(context, document_id)
+    context.db.run(lambda session: session.execute(delete(EVENTS)))
+    driver.pass_time(days=1)
+    driver.run()
+    first, second = receiver.received
+    assert (first.id, first.body) == (second.id, second.body)
+    assert "Dear Ann" in json.loads(second.body)["data"]["filename"]
+    with context.db.read() as session:
+        assert session.execute(select(DELIVERIES.c.content)).scalars().all() == [None]
+
+
 def test_deleting_an_endpoint_deletes_all_its_deliveries(context: Context, driver: Driver, receiver: Receiver) -> None:
     created = service.create(context, receiver.url()).endpoint
     driver.event()

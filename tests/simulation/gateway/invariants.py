@@ -208,9 +208,14 @@ class Observer:
         result, job_id = message["result"], message["job_id"]
         if result.get("lie") == message["node_id"]:  # the attempt became this node's before its lie arrived
             return
-        if "lie" in result or result["request"] != request_key or (result["node"], result["attempt"]) != (
-            message["node_id"],
-            message["attempt"],
+        if (
+            "lie" in result
+            or result["request"] != request_key
+            or (result["node"], result["attempt"])
+            != (
+                message["node_id"],
+                message["attempt"],
+            )
         ):
             self._world.fail(f"request {request_key} has another's answer: {message}")
         kept_results = self.results.get(job_id, [])

@@ -168,6 +168,9 @@ class Node(Client):
             if row.get("node_id") == self.name and row["attempt"] == str(attempt):
                 continue  # this would be true
             lie: Any = self.rng.choice((JobAck, JobStarted, NodePartial, NodeResult))
-            extras: dict[Any, dict[str, Any]] = {NodePartial: {"text": "lie"}, NodeResult: {"result": {"lie": self.name}}}
+            extras: dict[Any, dict[str, Any]] = {
+                NodePartial: {"text": "lie"},
+                NodeResult: {"result": {"lie": self.name}},
+            }
             self.world.note("lies", job=job_id[:6], attempt=attempt, message=lie.__name__)
             self.say(lie(job_id=job_id, attempt=attempt, **extras.get(lie, {})))

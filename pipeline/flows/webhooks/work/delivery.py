@@ -83,28 +83,29 @@ class Unit:
     type: str
     seq: int | None
     created_at: datetime
-    event: Event | None
+    content: str | None
     callback: Callback | None = None
-    content: str | None = None
 
     @property
     def message_id(self) -> str:
         """The message's id, which is the same at each attempt and replay, so that receivers can detect duplicates."""
-        if self.content is not None:
-            return f"callback_{self.id}"
-        return f"test_{self.id}" if self.seq is None else f"evt_{self.seq}"
+        if self.seq is not None:
+            return f"evt_{self.seq}"
+        return f"test_{self.id}" if self.content is None else f"callback_{self.id}"
 
     def body(self) -> bytes:
-        """Return the body of the message. Raises `UnitError` if the event is deleted."""
+        """Return the body of the message. Raises `UnitError` if retention deleted the event before the first
+        attempt."""
         if self.content is not None:
             return self.content.encode()
         if self.seq is None:
             return message.body(message.TEST, self.created_at, {"endpoint": self.endpoint_id})
-        if self.event is None:
-            raise UnitError("retention has deleted the event", kind=ErrorKind.PERMANENT, code="expired")
-        event = self.event
-        scope = {"id": event.scope_id, "flow": event.flow, "kind": event.kind, "status": event.status}
-        return message.body(event.type, event.created_at, {**event.data, **scope})
+        raise UnitError("retention has deleted the event", kind=ErrorKind.PERMANENT, code="expired")
+
+
+def _content(event: Event) -> str:
+    scope = {"id": event.scope_id, "flow": event.flow, "kind": event.kind, "status": event.status}
+    return message.body(event.type, event.created_at, {**event.data, **scope}).decode()
 
 
 def ready(tx: ReadTx) -> list[Any]:
@@ -151,11 +152,14 @@ def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
             return None
         for row in work.claim(tx, WORK, endpoint, owner):
             tx.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(tried_at=tx.now))
-            event = None if row.seq is None else outbox.one(tx, row.seq)
+            content = row.content
+            if row.seq is not None and content is None and (event := outbox.one(tx, row.seq)):
+                content = _content(event)  # fixed for all attempts: the event's subject may be deleted meanwhile
+                tx.execute(update(DELIVERIES).where(DELIVERIES.c.id == row.id).values(content=content))
             former = endpoint.former_until is not None and endpoint.former_until > tx.now
             secrets = (endpoint.secret, endpoint.former_secret) if former else (endpoint.secret,)
             callback = Callback.parse(endpoint.callback) if endpoint.callback else None
-            return view_of(Unit, row, url=endpoint.url, secrets=secrets, event=event, callback=callback)
+            return view_of(Unit, row, url=endpoint.url, secrets=secrets, content=content, callback=callback)
         return None
 
     return context.db.run(act)
@@ -186,7 +190,9 @@ def _settle(context: Context, unit: Unit, answer: Answer | None, error: UnitErro
         endpoint = lock(tx, unit.endpoint_id)
         if endpoint is None:
             return Settled()  # deleted with its deliveries
-        values = {"response_status": status, **({} if error else {"finished_at": tx.now})}
+        values: dict[str, Any] = {"response_status": status, **({} if error else {"finished_at": tx.now})}
+        if error is None and unit.seq is not None:
+            values["content"] = None  # the copy of the event was for further attempts
         changes = work.settle(tx, WORK, endpoint, Outcome(unit, error, values=values))
         if not changes:
             return Settled()
