@@ -187,6 +187,13 @@ def handlers(answer: Callable[[Exception, Request], Response]) -> dict[int | typ
             error = error.__cause__  # FastAPI reports every exception while it reads a body as a parsing error
         elif isinstance(error, HTTPException) and error.status_code == 405:
             error.headers = {"Allow": ", ".join(_methods(request))}
+        elif (
+            isinstance(error, RequestValidationError)
+            and any(fault["loc"][0] == "path" for fault in error.errors())
+            and (methods := request.app.openapi()["paths"].get(request.scope["path"]))
+        ):
+            # DELETE /documents/counts is not the deletion of a document "counts": that address accepts GET only.
+            error = HTTPException(405, headers={"Allow": ", ".join(methods).upper()})
         return answer(error, request)
 
     return {HTTPException: handle, RequestValidationError: handle}

@@ -21,8 +21,10 @@ Item = TypeVar("Item")
 Shown = TypeVar("Shown")
 _MAX_CURSOR = 500
 
+_SHAPE = Field(json_schema_extra={"pattern": "^(W[w-z0-9_-][A-Za-z0-9_-]*)?$"})
+"""The shape that `encode` gives, for the OpenAPI document: `decode` refuses more, and says so."""
 Cursor = Annotated[
-    Annotated[str, StringConstraints(max_length=_MAX_CURSOR), CLEAN] | None,
+    Annotated[str, StringConstraints(max_length=_MAX_CURSOR), CLEAN, _SHAPE] | None,
     Query(description="`next_cursor` of the previous page; none: the first page."),
 ]
 

@@ -54,7 +54,7 @@ def list_tokens(caller: ByCaller) -> Page[TokenView]:
     return Page(items=inference.list_tokens.by(caller))
 
 
-@router.post("/nodes/tokens", dependencies=admin, status_code=201)
+@router.post("/nodes/tokens", dependencies=admin, status_code=201, responses=documented(409))
 def create_token(caller: ByCaller, new: NewToken, response: Response) -> CreatedToken:
     """Create a token. Only this answer holds its secret.
 

@@ -43,6 +43,10 @@ def test_errors_are_problem_details(api: TestClient) -> None:
     refused = api.put(MISSING)
     problem(refused, 405, "method_not_allowed")
     assert refused.headers["allow"]
+    counts = api.delete(f"{DOCUMENTS}/counts")
+    problem(counts, 405, "method_not_allowed")
+    assert counts.headers["allow"] == "GET"
+    problem(api.delete(f"{DOCUMENTS}/nothing"), 422, "invalid")
     assert "limit" in problem(api.get(DOCUMENTS, params={"limit": 0}), 422, "invalid")
     problem(api.get(DOCUMENTS, params={"cursor": "junk"}), 400, "bad_cursor")
     problem(api.get(f"{DOCUMENTS}/%00"), 422, "invalid")
