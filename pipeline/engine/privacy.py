@@ -14,7 +14,7 @@ _users_umask: list[int] = []
 
 def begin() -> None:
     """Make new files of this process private to its user, and its memory and environment private to itself: on Linux no
-    other process of the user may read them. For entry points: a library leaves its program as it is."""
+    other process of the user may read them. For entry points: a library changes nothing in its program."""
     before = os.umask(_OTHERS)
     _users_umask[:] = _users_umask or [before]
     linux.set_dumpable(False)

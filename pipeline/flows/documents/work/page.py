@@ -120,7 +120,7 @@ def _policy(settings: Settings) -> Policy:
 
 def _lease_s(settings: Settings) -> float:
     # Longer than the longest calls of a page, one of which begins just before their limit, the parsing of their replies
-    # and local conversion instead: if the lease expired meanwhile, another worker would do all of it again.
+    # and local conversion instead: if the lease expired before their end, another worker would repeat them.
     after_calls_s = PARSING_S + settings.documents.page_timeout_s + LEASE_MARGIN_S
     pages_s = [(MOST_PASSES + 1) * profile.timeout_s + after_calls_s for profile in settings.providers.values()]
     return max([settings.documents.lease_s, *pages_s])

@@ -5,7 +5,7 @@ endpoint pauses after each failure and has at most one delivery under way. Endpo
 one delivery, and those with the fewest failures come first: dead endpoints do not hold up living ones.
 
 Callbacks leave one place to webhooks, and those of a caller with the fewest deliveries under way come first: a caller
-whose receivers are slow delays nobody else.
+whose receivers are slow delays no other caller.
 """
 
 import time
